@@ -9,11 +9,11 @@ from benchmarks.dnn.vision_data import VisionSteps
 from benchmarks.dnn.vision_graphs import vision_graphs
 from benchmarks.dnn.vision_lab import DEVICES, read_setting
 from leadline.catalog.read import TomlCatalog
+from leadline.estimators.ports import Single
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS
 from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, OpBasis
 from leadline.estimators.step_time.step_kernels import (
     OWN_SEEN,
-    Float32Array,
     GraphBatch,
     node_columns,
     node_kinds,
@@ -72,7 +72,7 @@ class GraphSteps:
             chosen = rows[start : start + size]
             yield chosen, self.batch(chosen)
 
-    def _columns(self, name: str) -> Float32Array:
+    def _columns(self, name: str) -> Single:
         device = self.devices[name.split(maxsplit=1)[0]]
         return np.array(setting_columns(device, read_setting(device, name)), np.float32)
 

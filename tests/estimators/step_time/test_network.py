@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.dnn.gnn_data import NODE_KINDS, NODE_WIDTH, SETTING_WIDTH
 from leadline.core.errors import InvalidInput
@@ -60,7 +61,7 @@ def test_no_edge_joins_two_graphs():
 
 def test_a_batch_has_the_shapes_that_the_network_reads():
     table, edges = connect_graphs([[add(100), add(200, (0,))], [add(300)]])
-    inputs = GraphBatch.from_basis(OpBasis.from_table(table, DEVICE), edges, DEVICE, SETTING_OF).inputs()
+    inputs = structs.asdict(GraphBatch.from_basis(OpBasis.from_table(table, DEVICE), edges, DEVICE, SETTING_OF))
     assert set(NETWORK_INPUTS) == set(inputs)
     assert inputs["node"].shape == (3, NODE_WIDTH)
     assert inputs["setting"].shape == (2, SETTING_WIDTH)

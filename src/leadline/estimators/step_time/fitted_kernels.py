@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import field
 
 from leadline.core.errors import InvalidInput
@@ -13,7 +12,7 @@ from leadline.core.estimate import Tier
 from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph
 from leadline.core.hardware import Device
-from leadline.estimators.ports import Array, IntArray, State, Stored, floats, nest, strings, text_array, unnest
+from leadline.estimators.ports import Array, IntArray, Mask, State, Stored, floats, nest, strings, text_array, unnest
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.analytical_kernels import LAUNCH, analytical_model, lower_bound_s
 from leadline.estimators.step_time.device_features import (
@@ -36,8 +35,6 @@ from leadline.estimators.step_time.kernel_table import (
 )
 from leadline.estimators.step_time.roofline import HOST_SPREAD, LAUNCH_S, RAMP_S
 from leadline.estimators.tabular.trees import Trees
-
-Marks = npt.NDArray[np.bool_]
 
 # Substitutes of each group without a model, most similar first.
 ALIKE: tuple[tuple[int, ...], ...] = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
@@ -155,7 +152,7 @@ class FittedKernels(Frozen):
         return kernel_s, launch_s
 
     def _predict_group(
-        self, number: int, part: PlacedKernels, effects: tuple[Array, Marks], swept: SweptGroup | None, *, queued: bool
+        self, number: int, part: PlacedKernels, effects: tuple[Array, Mask], swept: SweptGroup | None, *, queued: bool
     ) -> tuple[Array, Array]:
         """Return kernel and launch seconds of one group, given offsets (n, 3) and new devices (n,)."""
         learned, (apart, strange) = self._known_group(number), effects
@@ -291,10 +288,6 @@ class LearnedKernels:
         """Return the spread on left-out devices."""
         return self._spread
 
-    def op_s(self, op: Op) -> float:
-        """Return the seconds of one call of ``op``."""
-        return self.ops_s([op])[0]
-
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
         """Return the seconds of one call of each op; identical ops are predicted once."""
         op_times_s: list[float] = self._priced(self._tables(ops)).tolist()
@@ -318,7 +311,7 @@ class LearnedKernels:
         return seconds[place]
 
 
-def alone_s(fitted: FittedKernels, kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]) -> Array:
+def alone_s(fitted: FittedKernels, kernels: KernelTable, boards: DeviceFeatures, where: IntArray) -> Array:
     """Return the seconds (n,) of kernels on the devices ``where`` of ``boards``."""
     kernel_s = np.zeros(len(kernels))
     runs = np.flatnonzero((kernels.moved > 0) | (kernels.flops > 0))  # a view runs no kernel

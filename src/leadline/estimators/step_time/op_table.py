@@ -4,11 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import log2, prod
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
-from leadline.estimators.ports import Array, IntArray
+from leadline.estimators.ports import Array, IntArray, Mask
 from leadline.estimators.step_time.kernel_families import plain_name
 from leadline.estimators.step_time.roofline import MATRIX_KINDS
 
@@ -49,7 +48,7 @@ class OpTable(Frozen):
 
     classes: IntArray
     dtypes: IntArray
-    matrix: npt.NDArray[np.bool_]
+    matrix: Mask
     flops: Array
     bytes: Array
     count: Array

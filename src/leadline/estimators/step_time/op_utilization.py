@@ -11,7 +11,6 @@ unseen model inherits those of similar kernels.
 """
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import field, structs
 
 from leadline.core.errors import InvalidInput
@@ -21,7 +20,7 @@ from leadline.estimators.gp import squared_exponential
 from leadline.estimators.ports import Array, IntArray, Single, State, Stored
 from leadline.estimators.step_time.kernel_table import distinct_rows
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, Cells, OpTable
-from leadline.estimators.step_time.roofline import ASSUMED_L2_BYTES, require_bandwidth
+from leadline.estimators.step_time.roofline import l2_bytes, require_bandwidth
 
 # Classes of which a library has many kernels, or none: their speed jumps with the sizes.
 FICKLE = ("conv_grouped", "conv_depthwise", "conv_grouped_backward", "conv_depthwise_backward")
@@ -156,7 +155,7 @@ class OpBasis(Frozen):
         roofline_s = _roofline_s(table, busy_s, traffic_s)
         intensity = np.clip(np.log2((busy_s + 1e-12) / (traffic_s + 1e-12)), -8, 8)
         size = np.log2(roofline_s * 1e6)
-        cached = np.clip(np.log2(table.bytes / (device.l2_bytes or ASSUMED_L2_BYTES)), -4, 4)
+        cached = np.clip(np.log2(table.bytes / l2_bytes(device)), -4, 4)
         shared = _shared_columns(table, intensity, size, cached)
         beyond_s = roofline_s if learned_on is None else _beyond_s(table, device, learned_on, roofline_s)
         return cls(table, roofline_s, beyond_s, shared, _class_columns(table, intensity, size))
@@ -186,7 +185,7 @@ class ObservedSteps(Frozen):
     """m measured steps of one setting: positions ``graph`` (m,) in ``basis``, and ``step_s`` (m,)."""
 
     basis: OpBasis
-    graph: npt.NDArray[np.int64]
+    graph: IntArray
     step_s: Array
 
 

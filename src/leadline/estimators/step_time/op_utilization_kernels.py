@@ -4,14 +4,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph, OpKind
 from leadline.core.hardware import Device
-from leadline.estimators.ports import Array, IntArray, State, floats, nest, strings, text_array, unnest
+from leadline.estimators.ports import Array, IntArray, Mask, State, floats, nest, strings, text_array, unnest
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.device_features import require_gpu
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, index_ops
@@ -24,8 +23,6 @@ UNSEEN = 0.3
 STRANGE = 0.5
 # Log spread of steps on a GPU without measured steps.
 SPREAD = 0.12
-
-Marks = npt.NDArray[np.bool_]
 
 # Makes the table of a graph's ops, and says for each op where it stands there; remembers the last ones.
 OpTableFactory = Callable[[Sequence[Op]], tuple[OpTable, IntArray]]
@@ -58,7 +55,7 @@ class SettingModel(Frozen):
 
     law: OpUtilization
     typical_spread: float
-    learned_classes: Marks
+    learned_classes: Mask
     learned_on: str
 
 

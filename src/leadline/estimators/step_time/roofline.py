@@ -44,6 +44,11 @@ def compute_units(device: Device) -> float:
     return max(vector_flops_per_s(device) / (2 * lanes * (device.boost_hz or CLOCK_HZ)), 1.0)
 
 
+def l2_bytes(device: Device) -> float:
+    """Return the size of the last-level cache."""
+    return float(device.l2_bytes or ASSUMED_L2_BYTES)
+
+
 def clock_hz(device: Device) -> float:
     """Return the boost clock, else the clock at which all lanes reach the float32 peak."""
     if device.boost_hz:
@@ -57,20 +62,16 @@ def describe_missing(device: Device) -> tuple[str, ...]:
     """Return a sentence about the figures that a rule replaces on a GPU; empty if the catalog has all of them."""
     if device.kind is not DeviceKind.GPU:
         return ()
-    assumed = []
-    if not device.peak_flops_per_s.get("float32"):
-        assumed.append(f"float32 peak ({BALANCE:.0f} operations for each byte of bandwidth assumed)")
-    if not device.compute_units:
-        assumed.append(f"compute units ({compute_units(device):.0f} assumed, from its float32 peak)")
-    if not device.boost_hz and not (device.compute_units and device.lanes_per_unit):
-        assumed.append(f"clock ({CLOCK_HZ / 1e9:.1f} GHz assumed)")
-    if not device.l2_bytes:
-        assumed.append(f"L2 size ({ASSUMED_L2_BYTES / 2**20:.0f} MiB assumed)")
-    if not device.tdp_w and device.architecture in PROCESS_NM:
-        assumed.append("power limit (none assumed)")
-    if not assumed:
-        return ()
-    return (f"wider interval: the catalog lacks figures of {device.name}: {', '.join(assumed)}",)
+    peak, has_lanes = device.peak_flops_per_s.get("float32"), device.compute_units and device.lanes_per_unit
+    rules = (
+        (peak, f"float32 peak ({BALANCE:.0f} operations for each byte of bandwidth assumed)"),
+        (device.compute_units, f"compute units ({compute_units(device):.0f} assumed, from its float32 peak)"),
+        (device.boost_hz or has_lanes, f"clock ({CLOCK_HZ / 1e9:.1f} GHz assumed)"),
+        (device.l2_bytes, f"L2 size ({ASSUMED_L2_BYTES / 2**20:.0f} MiB assumed)"),
+        (device.tdp_w or device.architecture not in PROCESS_NM, "power limit (none assumed)"),
+    )
+    assumed = ", ".join(rule for figure, rule in rules if not figure)
+    return (f"wider interval: the catalog lacks figures of {device.name}: {assumed}",) if assumed else ()
 
 
 def widen_spread(spread: float, device: Device) -> float:
@@ -147,13 +148,9 @@ class RooflineKernels:
     name = "maker's figures"
     tier = Tier.SPECS
     host_spread = HOST_SPREAD
-    spread = UNMEASURED_SPREAD
 
-    def __init__(self, device: Device, *, spread: float | None = None, reasons: tuple[str, ...] = ()) -> None:
-        self.device = device
-        self.reasons = reasons
-        if spread is not None:
-            self.spread = spread
+    def __init__(self, device: Device, *, spread: float = UNMEASURED_SPREAD, reasons: tuple[str, ...] = ()) -> None:
+        self.device, self.spread, self.reasons = device, spread, reasons
         self._bytes_per_s = require_bandwidth(device)
         self._price = RecentCache[Sequence[Op], list[float]](lambda ops: [self.op_s(op) for op in ops])
 
@@ -200,7 +197,7 @@ class RooflineKernels:
         dtype = "tf32" if op.dtype == "float32" and op.kind in (OpKind.CONV, OpKind.RNN) else op.dtype
         peaks = self.device.peak_flops_per_s
         if dtype == "tf32":
-            dtype = next((one for one in ("tf32", "float32", "bfloat16") if one in peaks), "float32")
+            dtype = next((name for name in ("tf32", "float32", "bfloat16") if name in peaks), "float32")
         if dtype not in peaks and self.device.kind is DeviceKind.CPU and "float32" in peaks:
             dtype = "float32"
         if dtype not in peaks:

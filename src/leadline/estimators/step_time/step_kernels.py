@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
@@ -21,20 +22,16 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph
 from leadline.core.hardware import Device
 from leadline.core.runs import Value
-from leadline.estimators.ports import Array, FittedEstimator, IntArray
+from leadline.estimators.ports import Array, FittedEstimator, IntArray, Single
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.device_features import require_gpu
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, OpTable
 from leadline.estimators.step_time.op_utilization import OpBasis, roofline_terms_s
 from leadline.estimators.step_time.op_utilization_kernels import StepSetting
-from leadline.estimators.step_time.roofline import ASSUMED_L2_BYTES, HOST_SPREAD, UNMEASURED_SPREAD, RooflineKernels
-
-Float32Array = npt.NDArray[np.float32]
+from leadline.estimators.step_time.roofline import HOST_SPREAD, UNMEASURED_SPREAD, RooflineKernels, l2_bytes
 
 # Leading class columns that the shipped network was trained with.
 OWN_SEEN = 31
-# Names of the network's inputs, in order; its one output is `step_us`.
-NETWORK_INPUTS = ("kind", "node", "roofline_us", "count", "launches", "owner", "source", "target", "setting")
 
 # Run the network on its inputs by name and return the step of each graph in µs, of shape (g,).
 NetworkSession = Callable[[Mapping[str, npt.NDArray[np.generic]]], npt.NDArray[np.generic]]
@@ -48,14 +45,14 @@ class GraphBatch(Frozen):
     """
 
     kind: IntArray
-    node: Float32Array
-    roofline_us: Float32Array
-    count: Float32Array
-    launches: Float32Array
+    node: Single
+    roofline_us: Single
+    count: Single
+    launches: Single
     owner: IntArray
     source: IntArray
     target: IntArray
-    setting: Float32Array
+    setting: Single
 
     @classmethod
     def from_basis(cls, basis: OpBasis, edges: IntArray, device: Device, setting: StepSetting) -> "GraphBatch":
@@ -73,9 +70,9 @@ class GraphBatch(Frozen):
             np.tile(figures, (table.graphs, 1)),
         )  # fmt: skip
 
-    def inputs(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the arrays by the names of the network's inputs."""
-        return {name: getattr(self, name) for name in NETWORK_INPUTS}
+
+# Names of the network's inputs, in order; its one output is `step_us`.
+NETWORK_INPUTS = GraphBatch.__struct_fields__
 
 
 class GraphNetwork(Frozen):
@@ -85,7 +82,7 @@ class GraphNetwork(Frozen):
 
     def step_s(self, batch: GraphBatch) -> Array:
         """Return the seconds of a step of each graph, of shape (g,)."""
-        return np.asarray(self.session(batch.inputs()), np.float64) * 1e-6
+        return np.asarray(self.session(structs.asdict(batch)), np.float64) * 1e-6
 
     def predict(self, graphs: Iterable[Sequence[Op]], device: Device, setting: StepSetting) -> Array:
         """Return the seconds of a step of each graph on ``device``, of shape (g,).
@@ -131,7 +128,7 @@ def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, IntArray]:
     return OpTable.from_counts(ops, counted), np.array(sorted(pairs), np.int64).reshape(-1, 2).T.copy()
 
 
-def node_columns(basis: OpBasis, device: Device) -> Float32Array:
+def node_columns(basis: OpBasis, device: Device) -> Single:
     """Return the network's inputs for each op on ``device``, shape (n, columns), not yet scaled."""
     table = basis.table
     busy_s, traffic_s = roofline_terms_s(table, device)
@@ -139,7 +136,7 @@ def node_columns(basis: OpBasis, device: Device) -> Float32Array:
         np.log2(basis.roofline_s * 1e6),
         np.log2(busy_s * 1e6 + 1e-3),
         np.log2(traffic_s * 1e6 + 1e-3),
-        np.clip(np.log2(table.bytes / (device.l2_bytes or ASSUMED_L2_BYTES)), -8, 8),
+        np.clip(np.log2(table.bytes / l2_bytes(device)), -8, 8),
         np.log2(table.kernels),
         table.matrix.astype(float),
     ]

@@ -6,14 +6,13 @@ A Gaussian process of bounded size models the residuals and vanishes far from th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from leadline.estimators.gp import Process
 from leadline.estimators.ports import Array, Predictions, Stored
 from leadline.estimators.step_time.transformer_terms import (
-    StepTerms,
     TransformerStep,
     efficiency_features,
     gpu_generation,
@@ -75,7 +74,7 @@ class TransformerStepModel(Stored):
         features = step_terms(steps)
         coefficients = dict(zip(COEFFICIENTS, np.exp(self.theta), strict=True))
         shares = {**_computing(coefficients, features), "exchange": _exchange(coefficients, features)}
-        return {name: seconds * features.microbatches for name, seconds in shares.items()}
+        return {name: seconds * features["microbatches"] for name, seconds in shares.items()}
 
     def untested_spread(self, steps: Sequence[TransformerStep]) -> Array:
         """Return the part of the spread (n,) that no training step can test: new GPUs, other blocks."""
@@ -87,37 +86,37 @@ class TransformerStepModel(Stored):
         return np.asarray(np.hypot(carried, UNLIKE * unlike), np.float64)
 
 
-def predict_seconds(theta: Array, features: StepTerms) -> Array:
+def predict_seconds(theta: Array, features: Mapping[str, Array]) -> Array:
     """Return the seconds of each step (n,) by the parametric model alone."""
     p = dict(zip(COEFFICIENTS, np.exp(theta), strict=True))
     computing = sum(_computing(p, features).values())
     exchange = _exchange(p, features)
     together = (computing**4 + exchange**4) ** 0.25
-    microbatch = together + p["unhidden"] * exchange + features.layers * p["layer_s"]
+    microbatch = together + p["unhidden"] * exchange + features["layers"] * p["layer_s"]
     return np.asarray(
-        features.microbatches * microbatch + p["optimizer"] * features.optimizer_s + p["step_s"], np.float64
+        features["microbatches"] * microbatch + p["optimizer"] * features["optimizer_s"] + p["step_s"], np.float64
     )
 
 
-def _computing(p: dict[str, float], features: StepTerms) -> dict[str, Array]:
+def _computing(p: dict[str, float], features: Mapping[str, Array]) -> dict[str, Array]:
     """Return the seconds of one microbatch by kind of work."""
-    narrow = 1 + p["narrow"] / features.width
-    few = 1 + p["few_tokens"] / features.tokens
-    float8 = np.where(features.float8 > 0, p["float8"], 1.0)
+    narrow = 1 + p["narrow"] / features["width"]
+    few = 1 + p["few_tokens"] / features["tokens"]
+    float8 = np.where(features["float8"] > 0, p["float8"], 1.0)
     return {
-        "products": features.products_s * p["products"] * narrow * few * float8,
-        "head": features.head_s * p["products"] * narrow,
-        "attention": features.attention_s * p["attention"],
-        "activations": features.activations_s * p["activations"],
-        "logits": features.logits_s * p["logits"],
+        "products": features["products_s"] * p["products"] * narrow * few * float8,
+        "head": features["head_s"] * p["products"] * narrow,
+        "attention": features["attention_s"] * p["attention"],
+        "activations": features["activations_s"] * p["activations"],
+        "logits": features["logits_s"] * p["logits"],
     }
 
 
-def _exchange(p: dict[str, float], features: StepTerms) -> Array:
-    return np.asarray(features.transfer_s * p["transfer"] + features.hops_s * p["hops"], np.float64)
+def _exchange(p: dict[str, float], features: Mapping[str, Array]) -> Array:
+    return np.asarray(features["transfer_s"] * p["transfer"] + features["hops_s"] * p["hops"], np.float64)
 
 
-def _slopes(theta: Array, features: StepTerms) -> Array:
+def _slopes(theta: Array, features: Mapping[str, Array]) -> Array:
     """Return the derivatives of the log seconds by each log coefficient (n, k)."""
     step = 1e-4
     ahead = [np.log(predict_seconds(theta + step * direction, features)) for direction in np.eye(len(theta))]

@@ -78,45 +78,24 @@ class TransformerStep(Frozen):
         return self.microbatch * self.sequence
 
 
-class StepTerms(Frozen):
-    """Seconds of one microbatch on one GPU for n steps, each (n,), and sizes for efficiency.
-
-    ``products_s`` of the blocks and ``head_s`` of the output layer are at the sustained peak, ``attention_s`` is fused.
-    ``activations_s`` of each layer and ``logits_s`` are one pass at the memory bandwidth, ``optimizer_s`` is one over
-    the GPU's shard of the weights, once a step. ``transfer_s`` and ``hops_s`` are the bytes and the latencies of
-    sharded gathers and reductions.
-    """
-
-    products_s: Array
-    head_s: Array
-    attention_s: Array
-    activations_s: Array
-    logits_s: Array
-    optimizer_s: Array
-    transfer_s: Array
-    hops_s: Array
-    layers: Array
-    width: Array
-    tokens: Array
-    sequence: Array
-    microbatches: Array
-    float8: Array
-
-
 def gpu_generation(device: Device) -> str:
     """Return the key of GPUs with the same instructions and units; A100 and A40 differ."""
     return f"{device.architecture or 'unknown'} {device.compute_capability or ''}".strip()
 
 
-def step_terms(steps: Sequence[TransformerStep]) -> StepTerms:
-    """Return the terms of each step.
+def step_terms(steps: Sequence[TransformerStep]) -> dict[str, Array]:
+    """Return seconds of one microbatch on one GPU for n steps, each (n,), and sizes for efficiency.
+
+    ``products_s`` of the blocks and ``head_s`` of the output layer are at the sustained peak, ``attention_s`` is fused.
+    ``activations_s`` of each layer and ``logits_s`` are one pass at the memory bandwidth, ``optimizer_s`` is one over
+    the GPU's shard of the weights, once a step. ``transfer_s`` and ``hops_s`` are the bytes and the latencies of
+    sharded gathers and reductions.
 
     Raises:
         InvalidInput: a device lacks a figure, or a size is not above zero.
     """
-    return StepTerms(
-        *np.array([_of(step) for step in steps], np.float64).reshape(-1, len(StepTerms.__struct_fields__)).T
-    )
+    rows = [_terms(step) for step in steps]
+    return {name: np.array([row[name] for row in rows], np.float64) for name in rows[0]}
 
 
 def efficiency_features(steps: Sequence[TransformerStep]) -> Array:
@@ -145,7 +124,7 @@ def log_magnitudes(steps: Sequence[TransformerStep]) -> Array:
     return np.log(np.array(rows, np.float64))
 
 
-def _of(step: TransformerStep) -> tuple[float, ...]:
+def _terms(step: TransformerStep) -> dict[str, float]:
     device = step.device
     counts = (step.gpus, step.layers, step.width, step.vocabulary, step.sequence, step.microbatch, step.microbatches)
     if min(counts) < 1 or not step.block_weights > 0:
@@ -160,22 +139,16 @@ def _of(step: TransformerStep) -> tuple[float, ...]:
     exchange_s, hops_s = _sharded(step)
     per_clock = ATTENTION_FLOPS_PER_CLOCK * device.compute_units * device.boost_hz
     ramp = 1 + ATTENTION_RAMP / step.sequence
-    return (
-        tokens * step.block_weights * (6 + 2 * again) / _sustained(device, step.dtype),
-        tokens * step.vocabulary * width * 6 / _sustained(device, HEAD_DTYPE),
-        tokens * step.layers * (7 + 2 * again) * step.sequence * step.attended / per_clock * ramp,
-        tokens * step.layers * width * 2 * (1 + again / 3) / bytes_per_s,
-        tokens * step.vocabulary / bytes_per_s,
-        step.parameters / (step.gpus if step.sharding is not Sharding.NONE else 1) / bytes_per_s,
-        exchange_s,
-        hops_s,
-        step.layers,
-        width,
-        tokens,
-        step.sequence,
-        step.microbatches,
-        float(step.dtype == "float8"),
-    )
+    return {
+        "products_s": tokens * step.block_weights * (6 + 2 * again) / _sustained(device, step.dtype),
+        "head_s": tokens * step.vocabulary * width * 6 / _sustained(device, HEAD_DTYPE),
+        "attention_s": tokens * step.layers * (7 + 2 * again) * step.sequence * step.attended / per_clock * ramp,
+        "activations_s": tokens * step.layers * width * 2 * (1 + again / 3) / bytes_per_s,
+        "logits_s": tokens * step.vocabulary / bytes_per_s,
+        "optimizer_s": step.parameters / (step.gpus if step.sharding is not Sharding.NONE else 1) / bytes_per_s,
+        "transfer_s": exchange_s, "hops_s": hops_s, "layers": step.layers, "width": width, "tokens": tokens,
+        "microbatches": step.microbatches, "float8": float(step.dtype == "float8"),
+    }  # fmt: skip
 
 
 def _sustained(device: Device, dtype: str) -> float:
