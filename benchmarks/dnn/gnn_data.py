@@ -16,7 +16,6 @@ from leadline.estimators.step_time.step_kernels import (
     OWN_SEEN,
     GraphBatch,
     node_columns,
-    node_kinds,
     setting_columns,
 )
 
@@ -41,7 +40,7 @@ class GraphSteps:
         self.names: npt.NDArray[np.str_] = np.char.add(np.char.add(self.steps.device, " "), self.steps.setting)
         self._node = {name: node_columns(basis, self.devices[name]) for name, basis in bases.items()}
         self._roofline_us = {name: (basis.roofline_s * 1e6).astype(np.float32) for name, basis in bases.items()}
-        self._kinds = {layout: node_kinds(table, channels_last=layout == "nhwc") for layout in ("nchw", "nhwc")}
+        self._kinds = {"nchw": table.classes, "nhwc": table.classes + len(KERNEL_CLASSES)}
         self._launches = table.count * table.kernels
         self._edges, self._first_edge = _edges_of(self.steps)
         self._settings = {str(name): self._columns(str(name)) for name in np.unique(self.names)}

@@ -37,7 +37,7 @@ from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKe
 from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.step_time.selection import Domain, StepGroup, find_step_group
 from leadline.estimators.step_time.swept_kernels import SweptKernels
-from leadline.estimators.step_time.transformer_terms import TransformerStep
+from leadline.estimators.step_time.transformer import TransformerStep
 from leadline.estimators.white_box import WhiteBox
 from leadline.execution.processes import run_process
 from leadline.graphs.hf_config import expand

@@ -12,8 +12,7 @@ from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Sharding
-from leadline.estimators.step_time.transformer import COEFFICIENTS, TransformerStepModel
-from leadline.estimators.step_time.transformer_terms import TransformerStep, step_terms
+from leadline.estimators.step_time.transformer import COEFFICIENTS, TransformerStep, TransformerStepModel, step_terms
 
 pytest.importorskip("scipy")
 

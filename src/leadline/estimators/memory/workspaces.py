@@ -34,6 +34,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import KIB, MIB
+from leadline.estimators.memory.allocator import round_up
 
 FLASH, EFFICIENT = "flash_attention_backward", "efficient_attention_backward"
 FLOAT32_BYTES = BYTES_PER_ELEMENT["float32"]
@@ -54,10 +55,10 @@ def attention_scratch_bytes(op: Op, vendor: str) -> int:
 
 def _flash_bytes(op: Op) -> int:
     b, h, kv, d = (op.dims[name] for name in ("b", "h", "kv", "d"))
-    queries = _rounded(op.dims["q"], QUERIES)
-    size = FLOAT32_BYTES * b * h * queries * (1 + _rounded(d, 32 if d <= 128 else 64))
+    queries = round_up(op.dims["q"], QUERIES)
+    size = FLOAT32_BYTES * b * h * queries * (1 + round_up(d, 32 if d <= 128 else 64))
     if _key_heads(op) != h:
-        size += 2 * BYTES_PER_ELEMENT.get(op.dtype, 2) * b * h * kv * _rounded(d, 8)
+        size += 2 * BYTES_PER_ELEMENT.get(op.dtype, 2) * b * h * kv * round_up(d, 8)
     return size
 
 
@@ -70,9 +71,9 @@ def _efficient_bytes(op: Op) -> int:
     each = -(-q // rows) * -(-d // columns) * (LOCKS + rows * columns)
     if half and widest > 128:
         parts = max(min(-(-kv // columns), PARTS // (b * h)), 1)
-        each += parts * columns * (_rounded(d, rows) + _rounded(values, rows))
+        each += parts * columns * (round_up(d, rows) + round_up(values, rows))
     delta, product = b * h * q, 0 if half else b * h * q * values
-    return FLOAT32_BYTES * max(delta + b * h * _rounded(each, 4), product + 2 * delta)
+    return FLOAT32_BYTES * max(delta + b * h * round_up(each, 4), product + 2 * delta)
 
 
 def _key_heads(op: Op) -> int:
@@ -81,10 +82,6 @@ def _key_heads(op: Op) -> int:
         return op.dims["h"]
     scaled = "scaled_dot_product" in op.name
     return op.inputs[2].shape[1 if scaled else 2]
-
-
-def _rounded(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
 
 
 # Sides of a transformed tile, of the part of the output that it stands for, and of the filter.

@@ -4,6 +4,7 @@ Features are ratios, so that trees learn kernels and not devices.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +75,8 @@ class DeviceFeatures(_Specifications):
                  _modern)  # fmt: skip
         columns = np.array([[rule(device) for device in devices] for rule in rules], np.float64)
         peak = np.array([_peaks(device) for device in devices]).reshape(len(devices), len(DTYPES))
-        return cls(peak, *columns, tuple(device.name for device in devices))
+        figures: list[Any] = [peak, *columns, tuple(device.name for device in devices)]
+        return cls(*figures)
 
 
 class PlacedKernels(_Specifications, Columns):

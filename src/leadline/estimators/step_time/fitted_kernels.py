@@ -1,6 +1,6 @@
 """The fitted kernel model as plain arrays, its batched prediction with numpy, and its ``KernelModel``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph
 from leadline.core.hardware import Device
 from leadline.estimators.ports import Array, IntArray, Mask, State, Stored, floats, nest, strings, text_array, unnest
-from leadline.estimators.recent_cache import RecentCache
+from leadline.estimators.recent_cache import RecentResults
 from leadline.estimators.step_time.analytical_kernels import LAUNCH, analytical_model, lower_bound_s
 from leadline.estimators.step_time.device_features import (
     DeviceFeatures,
@@ -249,14 +249,8 @@ SPREAD = 0.12
 FURTHER = 0.4
 
 
-# Makes columns of ops; remembers the last lists, so that one graph is laid out once for all devices.
-KernelTableFactory = Callable[[Sequence[Op]], KernelTable]
-
-
-def kernel_table_factory(fitted: FittedKernels) -> KernelTableFactory:
-    """Return a factory of the tables that ``fitted`` predicts from."""
-    names = {name: i for i, name in enumerate(fitted.names)}
-    return RecentCache[Sequence[Op], KernelTable](lambda ops: tabulate_ops(ops, names))
+# The last lists of ops as columns, so that one graph is laid out once for all devices.
+_TABLES = RecentResults[KernelTable]()
 
 
 class LearnedKernels:
@@ -271,15 +265,11 @@ class LearnedKernels:
     host_spread = HOST_SPREAD
 
     def __init__(
-        self, fitted: FittedKernels, device: Device, *, spread: float = SPREAD, reasons: tuple[str, ...] = (),
-        tables: KernelTableFactory | None = None,
-    ) -> None:  # fmt: skip
+        self, fitted: FittedKernels, device: Device, *, spread: float = SPREAD, reasons: tuple[str, ...] = ()
+    ) -> None:
         require_gpu(device, "kernels were")
         self.reasons = reasons
-        self._spread = spread
-        self._fitted = fitted
-        self._boards = DeviceFeatures.of([device])
-        self._tables = tables or kernel_table_factory(fitted)
+        self._spread, self._fitted, self._boards = spread, fitted, DeviceFeatures.of([device])
         self.factor = fitted.factor(device.name, device.vendor)
         figures = device.calibration.figures if device.calibration else {}
         self.call_s = figures.get("launch_s", LAUNCH_S[device.kind])
@@ -290,7 +280,7 @@ class LearnedKernels:
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
         """Return the seconds of one call of each op; identical ops are predicted once."""
-        op_times_s: list[float] = self._priced(self._tables(ops)).tolist()
+        op_times_s: list[float] = self._priced(self._table(ops)).tolist()
         return op_times_s
 
     def launch_s(self, op: Op) -> float:
@@ -299,9 +289,13 @@ class LearnedKernels:
 
     def step_s(self, graph: OpGraph) -> float:
         """Return the seconds of the whole graph: the host runs ahead, so the slower of the two decides."""
-        kernels = self._tables(graph.ops)
+        kernels = self._table(graph.ops)
         launches = float(kernels.count @ (1 + FURTHER * (kernels.launched - 1)))
         return max(float(self._priced(kernels) @ kernels.count), self.call_s * launches)
+
+    def _table(self, ops: Sequence[Op]) -> KernelTable:
+        names = self._fitted.names
+        return _TABLES.get(ops, names, lambda: tabulate_ops(ops, {name: i for i, name in enumerate(names)}))
 
     def _priced(self, kernels: KernelTable) -> Array:
         alike, place = distinct_rows(kernel_keys(kernels))

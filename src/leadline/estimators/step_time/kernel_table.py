@@ -126,7 +126,9 @@ def _computed(op: Op) -> tuple[int, tuple[float, ...]]:
     """Return an op's kind, and ``b, m, n, k, work, fast_m, fast_k, transform, side`` of its product."""
     dims, kind = op.dims, op.kind
     if not op.flops or kind not in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN):
-        return _streams(op), (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+        # Batch norms do not count as norms: their channels are few and long, so no block waits for its row.
+        streams = STREAM if "batch_norm" in op.name else _BY_KIND.get(kind, STREAM)
+        return streams, (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
     if kind is OpKind.CONV and "c" in dims:
         return CONVOLUTION, _convolved(op)
     if kind is OpKind.ATTENTION and "q" in dims:
@@ -141,14 +143,6 @@ def _computed(op: Op) -> tuple[int, tuple[float, ...]]:
     b, m, n, k = max(b, 1), max(m, 1), max(n, 1), max(k, 1)
     work = op.flops / (2.0 * b * m * n * k)
     return BATCHED if b > 1 else PRODUCT, (b, m, n, k, work, 0.0, 0.0, 0.0, 1.0)
-
-
-def _streams(op: Op) -> int:
-    """Return the kind of a streaming op.
-
-    Batch norms do not count as norms: their channels are few and long, so no block waits for its row.
-    """
-    return STREAM if "batch_norm" in op.name else _BY_KIND.get(op.kind, STREAM)
 
 
 def _convolved(op: Op) -> tuple[float, ...]:

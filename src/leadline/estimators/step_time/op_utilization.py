@@ -157,7 +157,10 @@ class OpBasis(Frozen):
         size = np.log2(roofline_s * 1e6)
         cached = np.clip(np.log2(table.bytes / l2_bytes(device)), -4, 4)
         shared = _shared_columns(table, intensity, size, cached)
-        beyond_s = roofline_s if learned_on is None else _beyond_s(table, device, learned_on, roofline_s)
+        beyond_s = roofline_s
+        if learned_on and device.compute_units and learned_on.compute_units:
+            there_s = _roofline_s(table, *roofline_terms_s(table, learned_on))
+            beyond_s = there_s * (learned_on.compute_units / device.compute_units)
         return cls(table, roofline_s, beyond_s, shared, _class_columns(table, intensity, size))
 
 
@@ -270,14 +273,6 @@ def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
 
 def _roofline_s(table: OpTable, busy_s: Array, traffic_s: Array) -> Array:
     return np.asarray(np.hypot(busy_s, traffic_s) + RAMP_S * table.kernels)
-
-
-def _beyond_s(table: OpTable, device: Device, learned_on: Device, roofline_s: Array) -> Array:
-    """Return the cost of a further multiple, scaled by compute units if both are known."""
-    if not (device.compute_units and learned_on.compute_units):
-        return roofline_s
-    there_s = _roofline_s(table, *roofline_terms_s(table, learned_on))
-    return there_s * (learned_on.compute_units / device.compute_units)
 
 
 def _shared_columns(table: OpTable, intensity: Array, size: Array, cached: Array) -> Array:

@@ -24,9 +24,6 @@ STRANGE = 0.5
 # Log spread of steps on a GPU without measured steps.
 SPREAD = 0.12
 
-# Makes the table of a graph's ops, and says for each op where it stands there; remembers the last ones.
-OpTableFactory = Callable[[Sequence[Op]], tuple[OpTable, IntArray]]
-
 
 class StepSetting(Frozen, order=True):
     """Settings that select kernels: device name, phase, layout, and PyTorch's release (2.4)."""
@@ -138,11 +135,11 @@ class OpUtilizationKernels:
 
     def __init__(
         self, laws: OpUtilizationModels, device: Device, graph: OpGraph, *, devices: Callable[[str], Device],
-        spread: float = SPREAD, reasons: tuple[str, ...] = (), tables: OpTableFactory = index_ops,
+        spread: float = SPREAD, reasons: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         require_gpu(device, "steps were")
         self.reasons = reasons
-        self._device, self._spread, self._tables = device, spread, tables
+        self._device, self._spread = device, spread
         models = [laws.models[setting] for setting in laws.settings_for(device, graph)]
         self._laws = [model.law for model in models]
         self._origins = [None if model.learned_on == device.name else devices(model.learned_on) for model in models]
@@ -186,7 +183,7 @@ class OpUtilizationKernels:
 
     def _predict(self, ops: Sequence[Op]) -> _GraphPrediction:
         """Return the geometric mean of the models' predictions for a graph and its ops."""
-        table, where = self._tables(ops)
+        table, where = index_ops(ops)
         bases = [OpBasis.from_table(table, self._device, learned_on=estimate) for estimate in self._origins]
         each = [predict_graphs_and_ops(basis, law) for basis, law in zip(bases, self._laws, strict=True)]
         return _GraphPrediction(

@@ -126,12 +126,9 @@ def rank_estimators(
     """
     best_records: dict[str, AccuracyRecord] = {}
     for record in records:
-        if record.estimator not in candidates or record.group != group:
-            continue
-        if record.estimator in knowing or not record.known:
-            best = best_records.get(record.estimator)
-            if best is None or record.known:
-                best_records[record.estimator] = record
+        is_better = record.estimator in knowing if record.known else record.estimator not in best_records
+        if is_better and record.estimator in candidates and record.group == group:
+            best_records[record.estimator] = record
     return sorted(best_records.values(), key=lambda record: record.error)
 
 

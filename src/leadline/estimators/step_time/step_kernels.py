@@ -40,8 +40,9 @@ NetworkSession = Callable[[Mapping[str, npt.NDArray[np.generic]]], npt.NDArray[n
 class GraphBatch(Frozen):
     """n ops and e edges of g graphs as the network reads them.
 
-    ``kind`` (n,), ``node`` (n, COLUMNS), ``roofline_us``, ``count`` and ``launches`` (n,), ``owner`` (n,) the graph of
-    each op, ``source`` and ``target`` (e,) positions of ops, ``setting`` (g, SETTING).
+    ``kind`` (n,) is the class of each op, plus the number of classes where channels come last. ``node`` (n, COLUMNS),
+    ``roofline_us``, ``count`` and ``launches`` (n,), ``owner`` (n,) the graph of each op, ``source`` and ``target``
+    (e,) positions of ops, ``setting`` (g, SETTING).
     """
 
     kind: IntArray
@@ -64,7 +65,7 @@ class GraphBatch(Frozen):
         table = basis.table
         figures = np.array(setting_columns(device, setting), np.float32)
         return cls(
-            node_kinds(table, channels_last=setting.channels_last), node_columns(basis, device),
+            table.classes + len(KERNEL_CLASSES) * setting.channels_last, node_columns(basis, device),
             (basis.roofline_s * 1e6).astype(np.float32), table.count.astype(np.float32),
             (table.count * table.kernels).astype(np.float32), table.owner, edges[0], edges[1],
             np.tile(figures, (table.graphs, 1)),
@@ -143,11 +144,6 @@ def node_columns(basis: OpBasis, device: Device) -> Single:
     dtypes = table.dtypes[:, None] == np.arange(len(DTYPES))
     columns = [basis.shared, basis.by_class[:, :OWN_SEEN], table.sizes, dtypes, np.stack(logs, 1)]
     return np.concatenate(columns, 1, dtype=np.float32)
-
-
-def node_kinds(table: OpTable, *, channels_last: bool) -> IntArray:
-    """Return the class of each op in that layout, of shape (n,): channels-first ones come first."""
-    return table.classes + len(KERNEL_CLASSES) * channels_last
 
 
 def setting_columns(device: Device, setting: StepSetting) -> list[float]:
