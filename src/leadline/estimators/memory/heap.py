@@ -72,7 +72,7 @@ class _Heap:
     chance: Random = field(default_factory=Random)
 
     def take(self, size: int) -> int:
-        """Allocate and touch ``size`` bytes, a multiple of 16 with its overhead; return the address, negative if mapped."""
+        """Allocate and touch a block of ``size`` bytes, overhead included; return the address, negative if mapped."""
         if (address := self.free.best(size)) != NOWHERE:
             available = self._remove_free(address)
             if available > size:

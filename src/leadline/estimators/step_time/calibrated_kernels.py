@@ -33,32 +33,23 @@ NEIGHBOURS = 32
 NUGGET = 0.05
 
 
-class KrigingSurface(Frozen):
-    """Measured ``values`` at ``points`` in units of the correlation length.
+def krige(points: Sequence[tuple[float, ...]], values: Sequence[float], where: tuple[float, ...]) -> float:
+    """Return the expected value at ``where``, from ``values`` at ``points`` in units of the correlation length.
 
     Covariance falls off as ``exp(-r²/2)``. Far from every point a prediction returns to the neighbours' mean.
     """
-
-    points: tuple[tuple[float, ...], ...]
-    values: tuple[float, ...]
-
-    def at(self, where: tuple[float, ...]) -> float:
-        """Return the expected value at ``where``."""
-        near = nsmallest(NEIGHBOURS, ((math.dist(point, where), i) for i, point in enumerate(self.points)))
-        if len(near) == 1:
-            return self.values[near[0][1]]
-        points = [self.points[i] for _, i in near]
-        values = [self.values[i] for _, i in near]
-        matrix = [[_covariance(math.dist(row_point, column_point)) for column_point in points] for row_point in points]
-        for i, row in enumerate(matrix):
-            row[i] += NUGGET
-        factor = _cholesky(matrix)
-        solved_ones, solved = _solve(factor, [1.0] * len(near)), _solve(factor, values)
-        mean = sum(solved) / (sum(solved_ones) + 1.0)
-        return mean + sum(
-            _covariance(distance) * (s - mean * o)
-            for (distance, _), s, o in zip(near, solved, solved_ones, strict=True)
-        )
+    near = nsmallest(NEIGHBOURS, ((math.dist(point, where), i) for i, point in enumerate(points)))
+    if len(near) == 1:
+        return values[near[0][1]]
+    places = [points[i] for _, i in near]
+    matrix = [[_covariance(math.dist(row, column)) for column in places] for row in places]
+    for i, row in enumerate(matrix):
+        row[i] += NUGGET
+    factor = _cholesky(matrix)
+    solved_ones, solved = _solve(factor, [1.0] * len(near)), _solve(factor, [values[i] for _, i in near])
+    mean = sum(solved) / (sum(solved_ones) + 1.0)
+    weighted = zip(near, solved, solved_ones, strict=True)
+    return mean + sum(_covariance(distance) * (s - mean * o) for (distance, _), s, o in weighted)
 
 
 def _covariance(distance: float) -> float:
@@ -206,7 +197,7 @@ class CalibratedKernels:
         if family.endswith("_backward") and dims.get("gradients") == 1:
             # The neighbours made both gradients; halve their time rather than their sizes.
             share, flops = 0.5, 2 * flops
-        ratio = math.exp(KrigingSurface(measured.places, measured.ratios).at(family_coordinates(family, dims)))
+        ratio = math.exp(krige(measured.places, measured.ratios, family_coordinates(family, dims)))
         return share * self._base_s(family, dtype, dims, flops, moved) * ratio
 
 

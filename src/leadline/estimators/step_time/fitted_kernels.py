@@ -12,6 +12,7 @@ from leadline.core.estimate import Tier
 from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph
 from leadline.core.hardware import Device
+from leadline.estimators.gp import exponential
 from leadline.estimators.ports import Array, IntArray, Mask, State, Stored, floats, nest, strings, text_array, unnest
 from leadline.estimators.recent_cache import RecentResults
 from leadline.estimators.step_time.analytical_kernels import LAUNCH, analytical_model, lower_bound_s
@@ -22,7 +23,6 @@ from leadline.estimators.step_time.device_features import (
     place_kernels,
     require_gpu,
 )
-from leadline.estimators.step_time.kernel_gp import KernelGP
 from leadline.estimators.step_time.kernel_table import (
     COMPUTING,
     CONVOLUTION,
@@ -53,6 +53,40 @@ class GroupModel(Stored):
     trees: Trees | None = None
     trusted: float = 1.0
     typical: Array = field(default_factory=lambda: np.zeros(3))
+
+
+class KernelGP(Stored):
+    """A zero-mean surface: points (s, f), scales (f,) of their sizes, and weights (s,).
+
+    It is a Gaussian process of a device's residuals on its own measured kernels. Two kernels are similar if their sizes
+    are close, each on a scale of its own, and if they end in the same leaves of the trees of other devices (Davies and
+    Ghahramani 2014). The second part is one value per leaf, so prediction is a tree walk.
+
+    ``values`` has one entry per tree node, to be added over a kernel's leaves; empty without trees. ``trusted`` is the
+    weight of the trees' predictions. ``error`` is the root mean square leave-one-out error.
+    """
+
+    figures = ("trusted", "error")
+
+    points: Array
+    scales: Array
+    weights: Array
+    trusted: float = 0.0
+    error: float = float("nan")
+    values: Array = field(default_factory=lambda: np.zeros(0))
+
+    def at(self, points: Array, predicted: Array | None = None, leaves: IntArray | None = None) -> Array:
+        """Return the expected value at points (n, f), with tree predictions (n,) and leaves (n, trees)."""
+        expected: Array = exponential(points * self.scales, self.points * self.scales) @ self.weights
+        if predicted is not None:
+            expected += self.trusted * predicted
+        if leaves is not None and len(self.values):
+            expected += self.values[leaves].sum(axis=1)
+        return expected
+
+    def dump(self) -> State:
+        """Return the surface as arrays, with the many ``values`` in half the bytes."""
+        return {**super().dump(), "values": self.values.astype(np.float32)}
 
 
 class SweptGroup(Stored):
