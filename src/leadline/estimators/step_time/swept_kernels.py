@@ -25,6 +25,7 @@ from leadline.estimators.step_time.device_features import DeviceFeatures, Placed
 from leadline.estimators.step_time.fitted_kernels import (
     LARGEST_CORRECTION,
     FittedKernels,
+    KernelGP,
     LearnedKernels,
     SweptGroup,
     kernel_groups,
