@@ -190,7 +190,7 @@ def _forward(conv: _Convolution) -> list[Move]:
 
 def _backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -> list[Move]:
     x, y, w = conv.padded(conv.source), conv.padded(conv.result), conv.padded_weight()
-    moves = []
+    moves = list[Move]()
     if wants_source:
         spread = conv.bytes_of(conv.source) if conv.stride > 1 and not conv.transposed else 0
         moves = _pass_moves(0 if _few(conv.result) else y, w, x, spread)
@@ -202,7 +202,9 @@ def _backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -> lis
             0 if as_they_lie or (_few(operand) and operand.shape[1] >= fewest) else size
             for operand, size in ((conv.source, x), (conv.result, y))
         )
-        moves += _weight_gradient(x, w, y, conv.sums(w), after=int(wants_source))
+        begin, sums = int(wants_source) + 0.5, conv.sums(w)
+        moves += [(begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 0, sums)]
+        moves += [(begin, 0, -sums), (begin, 6, -x), (begin, 5, -y), (begin + 1, 7, -w)]
     return moves
 
 
@@ -210,12 +212,6 @@ def _pass_moves(read: int, weight: int, written: int, spread: int) -> list[Move]
     """Return the moves of one pass: operands are given back before the result, its copy after it."""
     moves = [(0, 1, read), (0, 2, weight), (0, 3, written), (0, 2, -weight), (0, 1, -read), (0, 4, spread)]
     return [*moves, (1.2, 3, -written), (1.2, 4, -spread)]
-
-
-def _weight_gradient(x: int, w: int, y: int, sums: int, *, after: int) -> list[Move]:
-    begin, end = after + 0.5, after + 1.5
-    moves = [(begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 0, sums)]
-    return [*moves, (begin, 0, -sums), (begin, 6, -x), (begin, 5, -y), (end, 7, -w)]
 
 
 def _few(spec: TensorSpec) -> bool:

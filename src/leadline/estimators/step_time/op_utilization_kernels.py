@@ -186,13 +186,9 @@ class OpUtilizationKernels:
         table, where = index_ops(ops)
         bases = [OpBasis.from_table(table, self._device, learned_on=estimate) for estimate in self._origins]
         each = [predict_graphs_and_ops(basis, law) for basis, law in zip(bases, self._laws, strict=True)]
-        return _GraphPrediction(
-            table,
-            where,
-            np.exp(np.mean([np.log(op_s) for _, _, op_s in each], axis=0)),
-            math.exp(float(np.mean([math.log(step_s[0]) for step_s, _, _ in each]))),
-            float(np.mean([spread[0] for _, spread, _ in each])),
-        )
+        op_s = np.exp(np.mean([np.log(op_s) for _, _, op_s in each], axis=0))
+        step_s = math.exp(float(np.mean([math.log(step_s[0]) for step_s, _, _ in each])))
+        return _GraphPrediction(table, where, op_s, step_s, float(np.mean([spread[0] for _, spread, _ in each])))
 
 
 def is_channels_last(graph: OpGraph) -> bool:

@@ -28,7 +28,7 @@ from leadline.estimators.step_time.device_features import require_gpu
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, OpTable
 from leadline.estimators.step_time.op_utilization import OpBasis, roofline_terms_s
 from leadline.estimators.step_time.op_utilization_kernels import StepSetting
-from leadline.estimators.step_time.roofline import HOST_SPREAD, UNMEASURED_SPREAD, RooflineKernels, l2_bytes
+from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD, RooflineKernels, l2_bytes
 
 # Leading class columns that the shipped network was trained with.
 OWN_SEEN = 31
@@ -222,17 +222,16 @@ def step_features(
     return rows_of_features, ideal_s
 
 
-class _StepKernels(ABC, Generic[Fitted]):
+class _StepKernels(RooflineKernels, ABC, Generic[Fitted]):
     """A step by a whole-step estimator in the ``setting`` nearest to the graph's.
 
-    An op takes its share of the step by vendor specifications.
+    An op takes its share of the step by vendor specifications, which also give its launch.
 
     Raises:
         InvalidInput: the device is no GPU, or lacks a figure that the estimator reads.
     """
 
     tier = Tier.LEARNED
-    host_spread = HOST_SPREAD
     subject: str
 
     def __init__(
@@ -240,25 +239,16 @@ class _StepKernels(ABC, Generic[Fitted]):
         reasons: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         require_gpu(device, self.subject)
-        self.reasons = reasons
-        self._fitted, self._device, self._setting = fitted, device, setting
-        self._spread, self._specs = spread, RooflineKernels(device)
+        super().__init__(device, spread=spread, reasons=reasons)
+        self._fitted, self._setting = fitted, setting
         self._step_s = RecentCache(self._predict_step_s)
-
-    def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
-        """Return the spread on unseen model families."""
-        return self._spread
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
         """Return the seconds of one call of each op."""
-        alone_s = self._specs.ops_s(ops)
+        alone_s = super().ops_s(ops)
         whole_s = sum(seconds * op.count for seconds, op in zip(alone_s, ops, strict=True))
         factor = self._step_s(ops) / whole_s
         return [factor * seconds for seconds in alone_s]
-
-    def launch_s(self, op: Op) -> float:
-        """Return the host seconds of one call by vendor specifications."""
-        return self._specs.launch_s(op)
 
     def step_s(self, graph: OpGraph) -> float:
         """Return the seconds of the whole graph."""
@@ -275,7 +265,7 @@ class NetworkKernels(_StepKernels[GraphNetwork]):
     name, subject = "graph network", "the network"
 
     def _predict_step_s(self, ops: Sequence[Op]) -> float:
-        return float(self._fitted.predict([ops], self._device, self._setting)[0])
+        return float(self._fitted.predict([ops], self.device, self._setting)[0])
 
 
 class BlackBoxKernels(_StepKernels[FittedEstimator]):
@@ -284,5 +274,5 @@ class BlackBoxKernels(_StepKernels[FittedEstimator]):
     name, subject = "black box", "the black box"
 
     def _predict_step_s(self, ops: Sequence[Op]) -> float:
-        rows, ideal_s = step_features(OpTable.from_graphs([ops]), [(0, self._device, self._setting)])
+        rows, ideal_s = step_features(OpTable.from_graphs([ops]), [(0, self.device, self._setting)])
         return float(self._fitted.predict(rows).point[0] * ideal_s[0])

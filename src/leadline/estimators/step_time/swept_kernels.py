@@ -32,6 +32,7 @@ from leadline.estimators.step_time.fitted_kernels import (
 )
 from leadline.estimators.step_time.kernel_families import PRODUCTS, RECURRENT
 from leadline.estimators.step_time.kernel_table import KernelTable, gp_coordinates, tabulate_ops
+from leadline.estimators.step_time.roofline import MATRIX_KINDS
 
 # Fewest kernels to fit a group.
 LEAST_KERNELS = 8
@@ -283,17 +284,14 @@ def calibration_samples(device: Device, names: tuple[str, ...]) -> KernelSamples
 def timing_to_op(timing: KernelTiming, names: tuple[str, ...] = ()) -> Op:
     """Return a timed kernel as the op of a traced graph."""
     kind, dims = _kind(timing.kind), dict(timing.dims)
-    name = next(
-        (candidate for candidate in (f"aten.{timing.kind}", f"aten.{timing.kind}.Tensor") if candidate in names),
-        timing.kind,
-    )
+    candidates = (f"aten.{timing.kind}", f"aten.{timing.kind}.Tensor")
+    name = next((candidate for candidate in candidates if candidate in names), timing.kind)
     stage = Stage.BACKWARD if "backward" in timing.kind else Stage.FORWARD
-    if kind in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION):
+    if kind in MATRIX_KINDS:
+        if kind is OpKind.RNN:
+            dims = {"batch": dims["b"], "seq": dims["q"], "input": dims["c"], "hidden": dims["k"]}
         dims.pop("elements", None)
         return Op(name, kind, stage, timing.dtype, timing.flops, timing.bytes_moved, 0.0, dims=dims)
-    if kind is OpKind.RNN:
-        sizes = {"batch": dims["b"], "seq": dims["q"], "input": dims["c"], "hidden": dims["k"]}
-        return Op(name, kind, stage, timing.dtype, timing.flops, timing.bytes_moved, 0.0, dims=sizes)
     columns = dims.get("columns", LOOKED_UP)
     rows = dims.get("rows", math.ceil(dims["elements"] / columns))
     written = float(BYTES_PER_ELEMENT[timing.dtype]) * dims["elements"]
