@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
-from leadline.estimators.memory.workspaces import ScratchKernels, scratch_bytes
+from leadline.estimators.memory.workspaces import Workspaces, scratch_bytes
 
 DETECTOR_GRAPHS = Path(__file__).with_name("graphs.msgpack.xz")
-V100 = ScratchKernels(transformed=True)
+V100 = Workspaces(transformed=True)
 """The GPU of all published runs."""
 
 Event = tuple[int, int, int, str]

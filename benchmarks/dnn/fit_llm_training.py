@@ -17,8 +17,7 @@ from benchmarks.dnn.tables import read_table
 from benchmarks.shipped.cards import StepModelCard
 from benchmarks.shipped.step_model import fit_step_model, write_step_model
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.estimators.step_time.transformer import COEFFICIENTS
-from leadline.estimators.step_time.transformer_terms import MAGNITUDES
+from leadline.estimators.step_time.transformer import COEFFICIENTS, MAGNITUDES
 from leadline.training.transformer_steps import STEP_MODEL_CARD_FILE, STEP_MODEL_FILE, StepModel
 
 REFUSED = (

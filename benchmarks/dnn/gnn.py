@@ -12,7 +12,7 @@ from benchmarks.dnn.vision import bounds_by_fold
 from benchmarks.dnn.vision_data import vision_steps
 from benchmarks.dnn.vision_lab import FOLDS, LEADLINE, VisionLab, fold_numbers
 from leadline.core.errors import MissingExtra
-from leadline.estimators.step_time.network import GraphNetwork
+from leadline.estimators.step_time.step_kernels import GraphNetwork
 from leadline.training.shipped_models import load_network
 
 Array = npt.NDArray[np.float64]

@@ -9,16 +9,15 @@ from benchmarks.dnn.vision_data import VisionSteps
 from benchmarks.dnn.vision_graphs import vision_graphs
 from benchmarks.dnn.vision_lab import DEVICES, read_setting
 from leadline.catalog.read import TomlCatalog
-from leadline.estimators.step_time.network import (
-    OWN_SEEN,
-    Float32Array,
-    GraphBatch,
-    node_columns,
-    node_kinds,
-    setting_columns,
-)
+from leadline.estimators.ports import Single
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS
 from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, OpBasis
+from leadline.estimators.step_time.step_kernels import (
+    OWN_SEEN,
+    GraphBatch,
+    node_columns,
+    setting_columns,
+)
 
 Whole = npt.NDArray[np.int64]
 
@@ -41,7 +40,7 @@ class GraphSteps:
         self.names: npt.NDArray[np.str_] = np.char.add(np.char.add(self.steps.device, " "), self.steps.setting)
         self._node = {name: node_columns(basis, self.devices[name]) for name, basis in bases.items()}
         self._roofline_us = {name: (basis.roofline_s * 1e6).astype(np.float32) for name, basis in bases.items()}
-        self._kinds = {layout: node_kinds(table, channels_last=layout == "nhwc") for layout in ("nchw", "nhwc")}
+        self._kinds = {"nchw": table.classes, "nhwc": table.classes + len(KERNEL_CLASSES)}
         self._launches = table.count * table.kernels
         self._edges, self._first_edge = _edges_of(self.steps)
         self._settings = {str(name): self._columns(str(name)) for name in np.unique(self.names)}
@@ -72,7 +71,7 @@ class GraphSteps:
             chosen = rows[start : start + size]
             yield chosen, self.batch(chosen)
 
-    def _columns(self, name: str) -> Float32Array:
+    def _columns(self, name: str) -> Single:
         device = self.devices[name.split(maxsplit=1)[0]]
         return np.array(setting_columns(device, read_setting(device, name)), np.float32)
 

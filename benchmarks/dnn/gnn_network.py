@@ -5,20 +5,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import structs
 from torch import nn
 
 from benchmarks.dnn.gnn_data import NODE_KINDS, NODE_WIDTH, SETTING_WIDTH
 from benchmarks.dnn.setting_models import PRIOR_F
-from leadline.estimators.step_time.network import (
-    NETWORK_INPUTS,
-    Float32Array,
-    GraphBatch,
-)
+from leadline.estimators.ports import Single
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES
 from leadline.estimators.step_time.op_utilization import (
     LEAST_MULTIPLE,
     OVERLAP_POWER,
     PRIOR_LAUNCH_S,
+)
+from leadline.estimators.step_time.step_kernels import (
+    NETWORK_INPUTS,
+    GraphBatch,
 )
 
 WIDTH = 64
@@ -49,7 +50,7 @@ class StepNetwork(nn.Module):  # type: ignore[misc]
     Neither f nor the correction of the whole step depends on the counts of ops, so a step grows with every count.
     """
 
-    def __init__(self, mean: Float32Array, deviation: Float32Array) -> None:
+    def __init__(self, mean: Single, deviation: Single) -> None:
         super().__init__()
         self.register_buffer("mean", torch.from_numpy(mean))
         self.register_buffer("deviation", torch.from_numpy(deviation))
@@ -111,7 +112,7 @@ def _with_neighbours(norm: Any, hidden: Any, read: Any, written: Any) -> Any:  #
 
 def tensors(batch: GraphBatch) -> tuple[Any, ...]:
     """Return the inputs of the network, in order."""
-    return tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in batch.inputs().values())
+    return tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in structs.astuple(batch))
 
 
 def onnx_network(network: StepNetwork, example: GraphBatch) -> bytes:

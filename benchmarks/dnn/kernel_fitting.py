@@ -11,9 +11,16 @@ from leadline.core.hardware import Device
 from leadline.estimators.ports import Array, IntArray, State, nest
 from leadline.estimators.step_time.analytical_kernels import LAUNCH, analytical_model, fit_analytical_model
 from leadline.estimators.step_time.device_features import DeviceFeatures, group_features
-from leadline.estimators.step_time.fitted_kernels import FittedKernels, GroupModel, kernel_groups
+from leadline.estimators.step_time.fitted_kernels import (
+    FURTHER,
+    FittedKernels,
+    GroupModel,
+    LearnedKernels,
+    alone_s,
+    kernel_groups,
+    kernel_keys,
+)
 from leadline.estimators.step_time.kernel_table import KERNEL_GROUPS, KernelTable, distinct_rows
-from leadline.estimators.step_time.learned_kernels import FURTHER, LearnedKernels, alone_s, kernel_keys
 from leadline.estimators.step_time.swept_kernels import (
     LEAST_KERNELS,
     KernelSample,

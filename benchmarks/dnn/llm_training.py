@@ -15,7 +15,7 @@ from benchmarks.shipped.step_model import fit_step_model
 from benchmarks.shipped.transformer_fitting import fit_transformer_steps, model_flops
 from leadline.catalog.read import TomlCatalog
 from leadline.core.workload import Sharding
-from leadline.estimators.step_time.transformer_terms import TransformerStep
+from leadline.estimators.step_time.transformer import TransformerStep
 
 Mask = npt.NDArray[np.bool_]
 Texts = npt.NDArray[np.str_]

@@ -32,13 +32,12 @@ from leadline.core.workload import (
     Workload,
 )
 from leadline.estimators.memory.host import host_memory
-from leadline.estimators.step_time.fitted_kernels import FittedKernels
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, LearnedKernels
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, OpUtilizationModels
 from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.step_time.selection import Domain, StepGroup, find_step_group
 from leadline.estimators.step_time.swept_kernels import SweptKernels
-from leadline.estimators.step_time.transformer_terms import TransformerStep
+from leadline.estimators.step_time.transformer import TransformerStep
 from leadline.estimators.white_box import WhiteBox
 from leadline.execution.processes import run_process
 from leadline.graphs.hf_config.expand import expand

@@ -15,9 +15,8 @@ from benchmarks.results import BenchmarkRow, at_most
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op, OpGraph, OpKind
 from leadline.core.hardware import Device
-from leadline.estimators.step_time.fitted_kernels import FittedKernels
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, LearnedKernels
 from leadline.estimators.step_time.kernel_table import tabulate_ops
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels
 from leadline.training.shipped_files import SHIPPED_FOLDER
 from leadline.training.shipped_models import shipped_kernels, shipped_op_utilization

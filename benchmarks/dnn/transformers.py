@@ -14,8 +14,7 @@ from benchmarks.dnn.splits import LEVEL, Array, SplitResult
 from benchmarks.dnn.transformer_graphs import TracedTransformer, traced_transformers
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
-from leadline.estimators.step_time.fitted_kernels import FittedKernels
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, LearnedKernels
 from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.step_time.swept_kernels import KernelSamples, fit_sweep, tabulate_kernels
 from leadline.uncertainty.conformal import Residuals, calibrate

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from benchmarks.normalized_errors import normalize_errors
 from benchmarks.shipped.cards import StepModelCard, write_card
 from benchmarks.shipped.transformer_fitting import fit_transformer_steps
-from leadline.estimators.step_time.transformer_terms import TransformerStep
+from leadline.estimators.step_time.transformer import TransformerStep
 from leadline.training.transformer_steps import (
     ALL,
     BEYOND,

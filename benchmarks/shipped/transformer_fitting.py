@@ -10,12 +10,14 @@ import numpy as np
 from leadline.core.errors import InvalidInput
 from leadline.estimators.gp import GaussianProcess, Process
 from leadline.estimators.ports import Array
-from leadline.estimators.step_time.transformer import COEFFICIENTS, TransformerStepModel, predict_seconds
-from leadline.estimators.step_time.transformer_terms import (
+from leadline.estimators.step_time.transformer import (
+    COEFFICIENTS,
     TransformerStep,
+    TransformerStepModel,
     efficiency_features,
     gpu_generation,
     log_magnitudes,
+    predict_seconds,
     step_terms,
 )
 

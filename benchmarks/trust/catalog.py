@@ -12,7 +12,7 @@ from leadline.core.document_errors import InvalidFile
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import DeviceKind
 from leadline.core.units import GBIT_BYTES
-from leadline.estimators.step_time.missing_figures import compute_units, describe_missing, widen_spread
+from leadline.estimators.step_time.roofline import compute_units, describe_missing, widen_spread
 
 NETWORK_TEXTS = {
     "Slingshot 11 (4 NIC)": 800, "4x IB NDR200 DragonFly+": 800, "2x IB NDR 400": 800, "IB HDR 2x dual HDR100": 400,

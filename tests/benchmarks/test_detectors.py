@@ -15,7 +15,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.graph import Stage, StorageCategory, StorageEvent
 from leadline.core.units import GIB
 from leadline.estimators.memory.device import peak_memory
-from leadline.estimators.memory.workspaces import ScratchKernels, add_scratch
+from leadline.estimators.memory.workspaces import Workspaces, add_scratch
 
 DATA = Path(os.environ.get("LEADLINE_DATA", os.devnull))
 
@@ -129,8 +129,7 @@ def test_a_step_comes_back_from_the_packed_file_as_it_was(tmp_path):
     assert peak_memory(graph).allocated_bytes == 100 + 60 + 50 + 500
     workspace = 4 * 36 * (8 + 4 + 8 * 4)
     assert (
-        100 + 60 + 40 + 50 + workspace
-        == peak_memory(add_scratch(graph, ScratchKernels(transformed=True))).allocated_bytes
+        100 + 60 + 40 + 50 + workspace == peak_memory(add_scratch(graph, Workspaces(transformed=True))).allocated_bytes
     )
 
 

@@ -12,7 +12,7 @@ from leadline.core.workload import ModelKind, ModelSource, Parallelism, Phase, P
 from leadline.estimators.memory.host import host_memory
 from leadline.estimators.parallelism.division import COLLECTIVE_LAUNCH_S
 from leadline.estimators.parallelism.fabric import make_ring
-from leadline.estimators.step_time.roofline import RooflineKernels
+from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD, RooflineKernels
 from leadline.estimators.token_times import least_decode_s
 from leadline.estimators.white_box import WhiteBox
 from leadline.graphs.hf_config.expand import expand
@@ -156,7 +156,7 @@ def test_replayed_kernels_are_as_unsure_as_their_price_list_and_launched_ones_as
 
 def test_a_decode_step_that_launches_limit_or_nearly_limit_is_unsure_of_the_host(asked):
     """Up to 16 sequences of a thousand tokens the kernels take little longer than the launches, if at all."""
-    widest = math.exp(1.645 * RooflineKernels.spread)
+    widest = math.exp(1.645 * UNMEASURED_SPREAD)
     longer = {"batch": 16, "sequence": 1024}
     for settings in ({}, {"batch": 4, "sequence": 1024}, longer, {**longer, **over(4, tensor=4)}):
         estimate = asked(**settings, generated=2)

@@ -16,9 +16,9 @@ from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Workload
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
+from leadline.estimators.step_time.fitted_kernels import LearnedKernels
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, StepSetting
-from leadline.estimators.step_time.roofline import RooflineKernels
+from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD, RooflineKernels
 from leadline.estimators.step_time.selection import Domain, StepGroup, rank_estimators
 from leadline.estimators.step_time.step_kernels import BlackBoxKernels, NetworkKernels
 from leadline.estimators.step_time.swept_kernels import SweptKernels
@@ -106,7 +106,7 @@ def test_a_group_without_measured_steps_has_an_assumed_interval(job):
     assert model.reasons[0].startswith(
         "the interval is an assumption: no measured steps are like this job (inference in single precision"
     )
-    assert RooflineKernels.spread == model.spread_of(plain)
+    assert model.spread_of(plain) == UNMEASURED_SPREAD
 
 
 def test_a_cpu_is_estimated_from_its_specifications(job):

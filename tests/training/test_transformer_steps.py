@@ -21,7 +21,7 @@ from leadline.core.workload import (
     Workload,
 )
 from leadline.estimators.parallelism.fabric import job_fabric
-from leadline.estimators.step_time.transformer_terms import TransformerStep, gpu_generation
+from leadline.estimators.step_time.transformer import TransformerStep, gpu_generation
 from leadline.graphs.hf_config.expand import expand
 from leadline.training.transformer_steps import (
     ALL,

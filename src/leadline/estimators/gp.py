@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.ports import Array, Regression, Stored
+from leadline.estimators.ports import Array, IntArray, Regression, Stored
 
 # Lengths and amplitudes are found on at most so many rows …
 TUNED_ON = 250
@@ -83,7 +83,7 @@ class GaussianProcess(Regression):
         return Process(mean, points, alpha, vectors * np.sqrt(np.maximum(values, 0)), slopes, rough, lengths)
 
 
-def farthest_points(x: Array, most: int, seed: int) -> npt.NDArray[np.int64]:
+def farthest_points(x: Array, most: int, seed: int) -> IntArray:
     """Return at most ``most`` rows in ascending order, each farthest from those chosen before.
 
     The greedy selection is Gonzalez's (1985).

@@ -45,7 +45,7 @@ def context_bytes(device: Device) -> Interval:
     if not _knows_threads(device):
         return UNKNOWN_CONTEXT
     bare = float(THREAD_BYTES * (device.compute_units or 0) * (device.threads_per_unit or 0))
-    return Interval(bare + KERNEL_BYTES.point, BARE_LOW * bare + KERNEL_BYTES.low, BARE_HIGH * bare + KERNEL_BYTES.high)
+    return Interval(bare, BARE_LOW * bare, BARE_HIGH * bare).joined(KERNEL_BYTES)
 
 
 def _knows_threads(device: Device) -> bool:
@@ -56,9 +56,7 @@ def describe_context(device: Device) -> tuple[str, ...]:
     """Return a sentence about an assumed driver context; empty if it follows from the device's figures."""
     if device.kind is not DeviceKind.GPU or _knows_threads(device):
         return ()
-    size, low, high = (
-        format_bytes(each) for each in (UNKNOWN_CONTEXT.point, UNKNOWN_CONTEXT.low, UNKNOWN_CONTEXT.high)
-    )
+    size, low, high = map(format_bytes, (UNKNOWN_CONTEXT.point, UNKNOWN_CONTEXT.low, UNKNOWN_CONTEXT.high))
     return (f"driver context of {device.name}: {size} assumed ({low} to {high}), as no context like it was measured",)
 
 
@@ -80,11 +78,8 @@ def predict_gpu_memory(peak: PeakMemory, graph: OpGraph, domain: Domain, device:
     context = context_bytes(device)
     low, high = UNCOMPILED_FACTORS if _is_lowered(graph) else DOMAIN_FACTORS.get(domain, WIDEST_FACTORS)
     standing = sum(size for category, size in peak.by_category.items() if category in PERSISTENT_CATEGORIES)
-    return Interval(
-        peak.reserved_bytes + context.point,
-        max(peak.allocated_bytes * low, standing) + context.low,
-        peak.reserved_bytes * high + context.high,
-    )
+    tensors = Interval(peak.reserved_bytes, max(peak.allocated_bytes * low, standing), peak.reserved_bytes * high)
+    return tensors.joined(context)
 
 
 def describe_gpu_memory(graph: OpGraph, domain: Domain) -> str:

@@ -18,7 +18,7 @@ from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
 from leadline.estimators import gpu_memory_interval, walltime
 from leadline.estimators.memory.device import PeakMemory, describe_jax_memory, job_peak, usable_bytes
-from leadline.estimators.memory.workspaces import workspace_settings
+from leadline.estimators.memory.workspaces import Workspaces
 from leadline.estimators.parallelism.division import DividedStep, describe_exchange_buffers, divide_memory, divide_step
 from leadline.estimators.parallelism.fabric import SCALE_SPREAD, Fabric, job_fabric
 from leadline.estimators.parallelism.tensor import tensor_share
@@ -84,7 +84,7 @@ class WhiteBox(Frozen):
         memory_parts: dict[str, float] = {}
         if device.kind is not DeviceKind.CPU and job.step.events:
             # Devices with the same workspaces share one simulation.
-            whole = self._peaks.get(job, workspace_settings(device), partial(job_peak, job, device))
+            whole = self._peaks.get(job, Workspaces.of(device), partial(job_peak, job, device))
             peak = divide_memory(whole, workload, job.step)
             domain = self._domain(job.step)
             memory = gpu_memory_interval.predict_gpu_memory(peak, job.step, domain, device)

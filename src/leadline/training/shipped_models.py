@@ -10,9 +10,9 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.estimators.ports import FittedEstimator, State
 from leadline.estimators.step_time.fitted_kernels import FittedKernels
-from leadline.estimators.step_time.network import NETWORK_INPUTS, GraphNetwork
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
 from leadline.estimators.step_time.selection import AccuracyRecord
+from leadline.estimators.step_time.step_kernels import NETWORK_INPUTS, GraphNetwork
 from leadline.estimators.tabular import registry
 from leadline.files.arrays import read_arrays
 from leadline.training.shipped_files import read_shipped

@@ -17,12 +17,10 @@ from leadline.core.workload import Workload
 from leadline.estimators.parallelism.fabric import Fabric, job_fabric
 from leadline.estimators.ports import Array, State, nest, strings, text_array, unnest
 from leadline.estimators.step_time.transformer import (
-    VALIDATED_LOG_DISTANCE,
-    TransformerStepModel,
-)
-from leadline.estimators.step_time.transformer_terms import (
     MAGNITUDES,
+    VALIDATED_LOG_DISTANCE,
     TransformerStep,
+    TransformerStepModel,
     decoder_step,
     gpu_generation,
     log_magnitudes,

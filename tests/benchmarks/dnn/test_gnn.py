@@ -10,7 +10,7 @@ import pytest
 from benchmarks.dnn.gnn import NEEDED, predicted_steps, splits
 from benchmarks.dnn.run import TABLES
 from leadline.core.errors import MissingExtra
-from leadline.estimators.step_time.network import GraphNetwork
+from leadline.estimators.step_time.step_kernels import GraphNetwork
 
 
 @pytest.mark.parametrize("absent", NEEDED)

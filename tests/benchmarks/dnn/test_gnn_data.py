@@ -7,9 +7,9 @@ from benchmarks.dnn.vision_graphs import vision_graphs
 from benchmarks.dnn.vision_lab import read_setting, select_graphs
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
-from leadline.estimators.step_time.network import NETWORK_INPUTS, GraphBatch, connect_graphs
 from leadline.estimators.step_time.op_table import OpTable
 from leadline.estimators.step_time.op_utilization import OpBasis
+from leadline.estimators.step_time.step_kernels import NETWORK_INPUTS, GraphBatch, connect_graphs
 
 BATCH = 32
 

@@ -12,8 +12,8 @@ pytest.importorskip("onnxscript")
 
 from benchmarks.dnn.gnn_data import NODE_KINDS, NODE_WIDTH, SETTING_WIDTH  # noqa: E402
 from benchmarks.dnn.gnn_network import MOST_LEFT, StepNetwork, onnx_network, tensors  # noqa: E402
-from leadline.estimators.step_time.network import GraphBatch  # noqa: E402
 from leadline.estimators.step_time.op_utilization import LEAST_MULTIPLE  # noqa: E402
+from leadline.estimators.step_time.step_kernels import GraphBatch  # noqa: E402
 from leadline.training.shipped_models import load_network  # noqa: E402
 
 MOST_S = 0.02

@@ -8,7 +8,7 @@ from benchmarks.shipped.cards import ShippedEstimatorsCard, StepModelCard, shipp
 from benchmarks.shipped.step_model import fit_step_model, write_step_model
 from benchmarks.shipped.transformer_fitting import model_flops
 from leadline.catalog.read import TomlCatalog
-from leadline.estimators.step_time.transformer_terms import TransformerStep
+from leadline.estimators.step_time.transformer import TransformerStep
 from leadline.files.arrays import read_arrays
 from leadline.training.shipped_files import read_shipped
 from leadline.training.shipped_models import CARD_FILE

@@ -9,12 +9,11 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import MIB
 from leadline.estimators.memory.device import peak_memory
 from leadline.estimators.memory.workspaces import (
-    ScratchKernels,
+    Workspaces,
     add_scratch,
     add_workspaces,
     attention_scratch_bytes,
     scratch_bytes,
-    scratch_kernels,
 )
 
 B, H, Q, D = 2, 8, 1000, 80
@@ -105,7 +104,7 @@ def test_a_step_on_a_gpu_of_nvidia_peaks_higher_by_it_than_its_tensors():
     assert graph == add_workspaces(graph, replace(vendors["amd"], kind=DeviceKind.CPU))
 
 
-V100, A100_PEAKS = ScratchKernels(transformed=True), ScratchKernels(transformed=False)
+V100, A100_PEAKS = Workspaces(transformed=True), Workspaces(transformed=False)
 SIZES = {"n": 2, "c": 2560, "k": 512, "h": 64, "w": 128, "r": 3, "s": 3, "groups": 1, "stride": 1, "dilation": 1}
 CONVOLUTION = Op("aten.convolution", OpKind.CONV, Stage.FORWARD, "float32", 1.0, 1.0, 1.0, dims=SIZES)
 TRANSFORMED = 4 * 36 * ((2560 + 512) * 2 * 16 * 32 + 2560 * 512)
@@ -181,7 +180,7 @@ def test_softmax_takes_the_product_of_gradient_and_result_on_any_gpu(dtype):
     ],
 )
 def test_only_gpus_of_nvidia_without_tf32_transform(vendor, kind, peaks, told):
-    assert told is scratch_kernels(Device("one", vendor, kind, peak_flops_per_s=peaks)).transformed
+    assert told is Workspaces.of(Device("one", vendor, kind, peak_flops_per_s=peaks)).transformed
 
 
 A100 = Device("A100", "nvidia", DeviceKind.GPU, architecture="Ampere")
@@ -225,7 +224,7 @@ def test_a_gpu_without_tf32_needs_scratch_for_convolution_transforms():
     ampere = replace(volta, peak_flops_per_s={"float32": 19.5e12, "tf32": 156e12})
     graph = OpGraph((convolution,), source="torch")
     assert (
-        scratch_bytes(convolution, ScratchKernels(transformed=True))
+        scratch_bytes(convolution, Workspaces(transformed=True))
         == peak_memory(add_workspaces(graph, volta)).allocated_bytes
     )
     assert graph == add_workspaces(graph, ampere)

@@ -17,9 +17,8 @@ from leadline.estimators.step_time.analytical_kernels import (
     subtract_launch_s,
 )
 from leadline.estimators.step_time.device_features import DeviceFeatures
-from leadline.estimators.step_time.fitted_kernels import FittedKernels
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, LearnedKernels
 from leadline.estimators.step_time.kernel_table import NORM
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
 from leadline.estimators.step_time.swept_kernels import KernelSample, fit_sweep, tabulate_kernels
 from tests.estimators.step_time.conftest import DEVICES, LAUNCH_S, NAMES, add, gemm, marked_s, timings_on, true_s
 
@@ -28,7 +27,7 @@ LARGE = [gemm(m, n, k) for m in (700, 1500, 3000) for n in (900, 2500) for k in 
 
 
 def error(model, ops, on):
-    found = np.array([model.op_s(op) for op in ops])
+    found = np.array([model.ops_s([op])[0] for op in ops])
     truth = np.array([true_s(op, on) for op in ops])
     return float(np.mean(np.abs(found / truth - 1)))
 
@@ -53,9 +52,9 @@ def test_the_launch_of_a_known_device_is_separated_from_its_kernels(fitted):
 def test_a_sweep_corrects_a_device_slower_than_its_specifications(fitted):
     slow = [KernelSample(case.op, case.device, 1.5 * case.seconds) for case in timings_on(UNSEEN)]
     known = fit_sweep(fitted, tabulate_kernels(slow[::3], NAMES))  # every inner sum among them
-    found = np.array([LearnedKernels(known, UNSEEN).op_s(op) for op in LARGE])
+    found = np.array([LearnedKernels(known, UNSEEN).ops_s([op])[0] for op in LARGE])
     truth = np.array([1.5 * true_s(op, UNSEEN) for op in LARGE])
-    without = np.array([LearnedKernels(fitted, UNSEEN).op_s(op) for op in LARGE])
+    without = np.array([LearnedKernels(fitted, UNSEEN).ops_s([op])[0] for op in LARGE])
     assert np.mean(np.abs(found / truth - 1)) < 0.15
     assert np.mean(np.abs(without / truth - 1)) > 0.25
 
@@ -106,13 +105,13 @@ def test_a_time_that_is_no_time_is_refused_by_its_kernel_and_device(seconds):
 
 def test_kernels_of_an_unknown_kind_use_the_nearest_kinds_model(fitted):
     softmax = Op("aten._softmax", OpKind.SOFTMAX, Stage.FORWARD, "float32", 1e6, 4e6, 4e6)
-    assert 0 < LearnedKernels(fitted, UNSEEN).op_s(softmax) < 1e-3
+    assert 0 < LearnedKernels(fitted, UNSEEN).ops_s([softmax])[0] < 1e-3
 
 
 def test_a_model_of_streams_alone_refuses_a_product():
     streams = fit_kernels([case for case in timings_on(DEVICES[0]) if case.op.kind is OpKind.ELEMENTWISE])
     with pytest.raises(InvalidInput, match="no kernels like product were measured"):
-        LearnedKernels(streams, DEVICES[0]).op_s(gemm(64, 64, 64))
+        LearnedKernels(streams, DEVICES[0]).ops_s([gemm(64, 64, 64)])[0]
 
 
 def test_typical_offsets_slow_new_devices_but_not_known_ones(fitted):
@@ -121,9 +120,9 @@ def test_typical_offsets_slow_new_devices_but_not_known_ones(fitted):
     }
     plain = replace(fitted, groups={number: replace(law, trusted=0.0) for number, law in fitted.groups.items()})
     moved = replace(fitted, groups=laws)
-    before, after = (LearnedKernels(case, UNSEEN).op_s(LARGE[-1]) for case in (plain, moved))
+    before, after = (LearnedKernels(case, UNSEEN).ops_s([LARGE[-1]])[0] for case in (plain, moved))
     assert after / before == pytest.approx(math.exp(0.1), rel=0.01)
-    before, after = (LearnedKernels(case, DEVICES[0]).op_s(LARGE[-1]) for case in (fitted, moved))
+    before, after = (LearnedKernels(case, DEVICES[0]).ops_s([LARGE[-1]])[0] for case in (fitted, moved))
     assert before == after
 
 
@@ -176,7 +175,7 @@ def norm(rows, columns):
 def test_unlearned_norms_use_the_streaming_model(fitted):
     assert NORM not in fitted.groups
     moved_s = 8 * 2**24 / UNSEEN.memory_bytes_per_s
-    assert moved_s < LearnedKernels(fitted, UNSEEN).op_s(norm(2**14, 1024)) < 2 * moved_s
+    assert moved_s < LearnedKernels(fitted, UNSEEN).ops_s([norm(2**14, 1024)])[0] < 2 * moved_s
 
 
 def test_a_norm_reads_rows_again_that_the_last_cache_loses():

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from leadline.estimators.step_time.kernel_gp import KernelGP, TreePredictions, fit_kernel_gp
+from leadline.estimators.step_time.fitted_kernels import KernelGP
 from leadline.estimators.step_time.kernel_table import PRODUCT, gp_coordinates, tabulate_ops
+from leadline.estimators.step_time.swept_kernels import TreePredictions, fit_kernel_gp
 from tests.estimators.step_time.conftest import gemm
 
 

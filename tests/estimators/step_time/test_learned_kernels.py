@@ -13,8 +13,8 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Calibration, DeviceKind
+from leadline.estimators.step_time.fitted_kernels import LearnedKernels
 from leadline.estimators.step_time.kernel_table import tabulate_ops
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
 from tests.estimators.step_time.conftest import DEVICES, add, device, gemm
 
 UNSEEN = DEVICES[3]
@@ -32,7 +32,7 @@ def test_it_says_that_it_learned(fitted):
 @given(sizes, sizes, sizes, st.integers(1, 64))
 def test_no_product_runs_above_the_peak_or_the_cache(fitted, m, n, k, b):
     op = gemm(m, n, k, b=b)
-    took = LearnedKernels(fitted, UNSEEN).op_s(op)
+    took = LearnedKernels(fitted, UNSEEN).ops_s([op])[0]
     assert took >= op.flops / UNSEEN.peak_flops_per_s["float32"] * (1 - 1e-9)
     assert took >= (op.bytes_read + op.bytes_written) / (8 * UNSEEN.memory_bytes_per_s) * (1 - 1e-9)
 
@@ -41,7 +41,7 @@ def test_no_product_runs_above_the_peak_or_the_cache(fitted, m, n, k, b):
 @given(st.integers(32, 1024), st.integers(32, 1024), st.integers(32, 1024))
 def test_a_product_of_eight_times_the_work_takes_longer(fitted, m, n, k):
     model = LearnedKernels(fitted, UNSEEN)
-    assert model.op_s(gemm(2 * m, 2 * n, 2 * k)) > model.op_s(gemm(m, n, k))
+    assert model.ops_s([gemm(2 * m, 2 * n, 2 * k)])[0] > model.ops_s([gemm(m, n, k)])[0]
 
 
 def test_streaming_more_bytes_takes_longer(fitted):
@@ -51,15 +51,15 @@ def test_streaming_more_bytes_takes_longer(fitted):
 
 def test_half_precision_runs_at_the_peak_of_its_own(fitted):
     model = LearnedKernels(fitted, UNSEEN)
-    single, half = (model.op_s(gemm(8192, 8192, 8192, dtype=dtype)) for dtype in ("float32", "float16"))
+    single, half = (model.ops_s([gemm(8192, 8192, 8192, dtype=dtype)])[0] for dtype in ("float32", "float16"))
     assert 3 < single / half <= 8.5
 
 
 def test_many_ops_are_priced_like_each_by_itself(fitted):
     ops = [gemm(512, 512, 512), add(4096, 512), gemm(512, 512, 512), VIEW, gemm(64, 64, 64, b=16)]
     model = LearnedKernels(fitted, UNSEEN)
-    assert model.ops_s(ops) == pytest.approx([model.op_s(op) for op in ops], rel=1e-12)
-    assert model.op_s(VIEW) == 0.0
+    assert model.ops_s(ops) == pytest.approx([model.ops_s([op])[0] for op in ops], rel=1e-12)
+    assert model.ops_s([VIEW])[0] == 0.0
 
 
 def test_many_configurations_are_priced_like_each_by_itself(fitted):
@@ -89,7 +89,7 @@ def test_a_measured_launch_is_taken(fitted):
 def test_a_graph_takes_the_sum_of_its_kernels_where_they_outlast_the_launches(fitted):
     model = LearnedKernels(fitted, UNSEEN)
     graph = OpGraph((replace(gemm(4096, 4096, 4096), count=3), add(8192, 8192)))
-    expected = 3 * model.op_s(gemm(4096, 4096, 4096)) + model.op_s(add(8192, 8192))
+    expected = 3 * model.ops_s([gemm(4096, 4096, 4096)])[0] + model.ops_s([add(8192, 8192)])[0]
     assert model.step_s(graph) == pytest.approx(expected)
 
 
@@ -116,24 +116,28 @@ def test_a_device_without_a_bandwidth_is_refused(fitted):
 def test_half_precision_at_twice_the_rate_uses_the_matrix_unit_model(fitted):
     consumer = device("consumer", 80, 1000, 128, peaks={"float16": 160e12}, compute_capability="8.9")
     model = LearnedKernels(fitted, consumer)
-    assert 1.2 < model.op_s(gemm(8192, 8192, 8192)) / model.op_s(gemm(8192, 8192, 8192, dtype="float16")) <= 2.5
+    assert (
+        1.2
+        < model.ops_s([gemm(8192, 8192, 8192)])[0] / model.ops_s([gemm(8192, 8192, 8192, dtype="float16")])[0]
+        <= 2.5
+    )
 
 
 def test_bytes_are_priced_on_a_device_without_a_single_precision_peak(fitted):
     bare = replace(UNSEEN, name="bare", peak_flops_per_s={"float16": 160e12})
     model = LearnedKernels(fitted, bare)
-    assert 0 < model.op_s(add(4096, 4096)) < 1e-2
+    assert 0 < model.ops_s([add(4096, 4096)])[0] < 1e-2
     with pytest.raises(InvalidInput, match="bare has no float32 peak"):
-        model.op_s(gemm(64, 64, 64))
+        model.ops_s([gemm(64, 64, 64)])[0]
 
 
 def test_a_dtype_that_the_device_lacks_is_refused(fitted):
     plain = device("plain", 5, 200, 20)
     with pytest.raises(InvalidInput, match="plain has no float64 peak"):
-        LearnedKernels(fitted, plain).op_s(gemm(64, 64, 64, dtype="float64"))
+        LearnedKernels(fitted, plain).ops_s([gemm(64, 64, 64, dtype="float64")])[0]
 
 
 @pytest.mark.parametrize("kind", list(OpKind))
 def test_every_kind_of_op_has_a_price(fitted, kind):
     op = Op(f"aten.{kind.value}", kind, Stage.FORWARD, "float32", 1e9, 1e6, 1e6)
-    assert 0 < LearnedKernels(fitted, UNSEEN).op_s(op) < 0.1
+    assert 0 < LearnedKernels(fitted, UNSEEN).ops_s([op])[0] < 0.1

@@ -7,7 +7,7 @@ import pytest
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import DeviceKind
 from leadline.estimators.gpu_memory_interval import context_bytes, describe_context
-from leadline.estimators.step_time.missing_figures import clock_hz, compute_units, describe_missing, widen_spread
+from leadline.estimators.step_time.roofline import clock_hz, compute_units, describe_missing, widen_spread
 
 DEVICES = TomlCatalog().devices()
 A100 = TomlCatalog().device("A100 SXM4 80GB")

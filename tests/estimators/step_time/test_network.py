@@ -2,20 +2,21 @@
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from benchmarks.dnn.gnn_data import NODE_KINDS, NODE_WIDTH, SETTING_WIDTH
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.step_time.network import (
+from leadline.estimators.step_time.op_table import KERNEL_CLASSES
+from leadline.estimators.step_time.op_utilization import OpBasis
+from leadline.estimators.step_time.op_utilization_kernels import StepSetting
+from leadline.estimators.step_time.step_kernels import (
     NETWORK_INPUTS,
     GraphBatch,
     GraphNetwork,
     connect_graphs,
 )
-from leadline.estimators.step_time.op_table import KERNEL_CLASSES
-from leadline.estimators.step_time.op_utilization import OpBasis
-from leadline.estimators.step_time.op_utilization_kernels import StepSetting
 
 FIGURES = {"memory_bytes_per_s": 1e12, "l2_bytes": 6_000_000, "compute_units": 80, "boost_hz": 1.7e9}
 PEAKS = {"float32": 2e13, "float16": 1e14}
@@ -60,7 +61,7 @@ def test_no_edge_joins_two_graphs():
 
 def test_a_batch_has_the_shapes_that_the_network_reads():
     table, edges = connect_graphs([[add(100), add(200, (0,))], [add(300)]])
-    inputs = GraphBatch.from_basis(OpBasis.from_table(table, DEVICE), edges, DEVICE, SETTING_OF).inputs()
+    inputs = structs.asdict(GraphBatch.from_basis(OpBasis.from_table(table, DEVICE), edges, DEVICE, SETTING_OF))
     assert set(NETWORK_INPUTS) == set(inputs)
     assert inputs["node"].shape == (3, NODE_WIDTH)
     assert inputs["setting"].shape == (2, SETTING_WIDTH)

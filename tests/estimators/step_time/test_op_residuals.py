@@ -7,9 +7,15 @@ from benchmarks.dnn.setting_models import prior_op_utilization
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.step_time.op_fitting import add_op_residuals, fit_op_utilization
-from leadline.estimators.step_time.op_residuals import FARTHEST, OpResiduals, fit_op_residuals
 from leadline.estimators.step_time.op_table import OpTable
-from leadline.estimators.step_time.op_utilization import ObservedSteps, OpBasis, OpUtilization
+from leadline.estimators.step_time.op_utilization import (
+    FARTHEST,
+    ObservedSteps,
+    OpBasis,
+    OpResiduals,
+    OpUtilization,
+    fit_op_residuals,
+)
 from tests.estimators.step_time.conftest import op_s, predict_graphs
 
 DEVICE = Device(

@@ -9,8 +9,8 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Calibration, KernelTiming
+from leadline.estimators.step_time.fitted_kernels import LearnedKernels
 from leadline.estimators.step_time.kernel_table import CONVOLUTION, NORM, SOFTMAX, STREAM, tabulate_ops
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
 from leadline.estimators.step_time.swept_kernels import (
     SweptKernels,
     calibration_samples,

@@ -18,14 +18,9 @@ from leadline.core.ports import KernelModel
 from leadline.estimators.ports import State, strings, text_array
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.adaptation import ScaledKernels
-from leadline.estimators.step_time.fitted_kernels import FittedKernels
-from leadline.estimators.step_time.learned_kernels import KernelTableFactory as KernelTables
-from leadline.estimators.step_time.learned_kernels import LearnedKernels, kernel_table_factory
-from leadline.estimators.step_time.missing_figures import describe_missing, widen_spread
-from leadline.estimators.step_time.op_table import index_ops
-from leadline.estimators.step_time.op_utilization_kernels import OpTableFactory as OpTables
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, LearnedKernels
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, is_channels_last
-from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD, RooflineKernels
+from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD, RooflineKernels, describe_missing, widen_spread
 from leadline.estimators.step_time.selection import (
     AccuracyRecord,
     StepGroup,
@@ -76,7 +71,6 @@ Raises:
 """
 
 
-_op_tables: OpTables = RecentCache(index_ops)
 LAW, NETWORK, SPECS = OpUtilizationKernels.name, NetworkKernels.name, RooflineKernels.name
 BLACK_BOX = BlackBoxKernels.name
 
@@ -153,15 +147,13 @@ def _build_kernels(name: str, device: Device, graph: OpGraph, spread: float, rea
     if name in (LearnedKernels.name, SweptKernels.name):
         is_swept = name == SweptKernels.name
         kind, fitted = (SweptKernels, swept_kernels(device)) if is_swept else (LearnedKernels, shipped_kernels())
-        kernels = kind(fitted, device, spread=spread, reasons=reasons, tables=_kernel_tables())
+        kernels = kind(fitted, device, spread=spread, reasons=reasons)
         # Raises now, and not at the first estimate, if the device lacks the graph's dtype.
         kernels.step_s(graph)
         return kernels
     models = shipped_op_utilization()
     # Raises for kernels without training data, also for the network and the black box.
-    by_ops = OpUtilizationKernels(
-        models, device, graph, devices=shipped_device, spread=spread, reasons=reasons, tables=_op_tables
-    )
+    by_ops = OpUtilizationKernels(models, device, graph, devices=shipped_device, spread=spread, reasons=reasons)
     if name == LAW:
         return by_ops
     newest = max(models.settings_for(device, graph), key=lambda setting: setting.release)
@@ -180,11 +172,6 @@ _NAMES = {
 def shipped_device(name: str) -> Device:
     """Return a device that a shipped model was trained on, with its shipped specs."""
     return TomlCatalog(None, settings.cache_dir()).device(name)
-
-
-@cache
-def _kernel_tables() -> KernelTables:
-    return kernel_table_factory(shipped_kernels())
 
 
 Shipped = Callable[[Device, TracedJob], KernelModel]

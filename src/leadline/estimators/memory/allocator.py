@@ -14,6 +14,12 @@ from leadline.core.units import MIB
 NOWHERE = -1  # no piece: no name is negative
 
 
+def round_up(size: int, multiple: int) -> int:
+    """Return the least multiple that is not below ``size``."""
+    return -(-size // multiple) * multiple
+
+
+@dataclass(slots=True)
 class FreeBlocks:
     """Free blocks by name (an address, or a creation number) and size in bytes.
 
@@ -21,17 +27,10 @@ class FreeBlocks:
     change is logarithmic in the blocks. D bytes in blocks of u-byte units have at most √(2·D ÷ u) distinct sizes.
     """
 
-    __slots__ = ("_by_size", "_counts", "_distinct", "sizes")
-
-    def __init__(self) -> None:
-        self.sizes: dict[int, int] = {}
-        self._distinct: list[int] = []
-        self._by_size: dict[int, list[int]] = {}
-        self._counts: dict[int, int] = {}
-
-    def __contains__(self, name: int) -> bool:
-        """Tell whether the piece is free."""
-        return name in self.sizes
+    sizes: dict[int, int] = field(default_factory=dict)
+    _distinct: list[int] = field(default_factory=list)
+    _by_size: dict[int, list[int]] = field(default_factory=dict)
+    _counts: dict[int, int] = field(default_factory=dict)
 
     def best(self, size: int) -> int:
         """Return the first of the smallest pieces of ``size`` bytes or more; ``NOWHERE`` if there is none."""
@@ -80,27 +79,6 @@ class OutOfMemory(Exception):
 
 
 @dataclass(slots=True)
-class _Blocks:
-    """Segment blocks by number: sizes, neighbours in the segment (or ``NOWHERE``), and pools."""
-
-    # The columns hold plain numbers, not objects. The garbage collector tracks objects, and the more of them live the
-    # more often it walks through them and the graph.
-
-    size: list[int] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)
-    after: list[int] = field(default_factory=list)
-    large: list[bool] = field(default_factory=list)
-
-    def make(self, size: int, before: int, after: int, *, large: bool) -> int:
-        """Return the number of a new block; the older of two has the smaller number."""
-        self.size.append(size)
-        self.before.append(before)
-        self.after.append(after)
-        self.large.append(large)
-        return len(self.size) - 1
-
-
-@dataclass(slots=True)
 class CachingAllocator:
     """The allocator of one device.
 
@@ -121,13 +99,19 @@ class CachingAllocator:
     allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
     flushes: int = 0
-    _blocks: _Blocks = field(default_factory=_Blocks)
+    # Segment blocks by number: sizes, neighbours in the segment (or ``NOWHERE``), and pools. The columns hold plain
+    # numbers, not objects. The garbage collector tracks objects, and the more of them live the more often it walks
+    # through them and the graph.
+    _size: list[int] = field(default_factory=list)
+    _before: list[int] = field(default_factory=list)
+    _after: list[int] = field(default_factory=list)
+    _large: list[bool] = field(default_factory=list)
     _pools: tuple[FreeBlocks, FreeBlocks] = field(default_factory=lambda: (FreeBlocks(), FreeBlocks()))
     _ends: dict[bool, int] = field(default_factory=dict)
 
     def allocate(self, size_bytes: int) -> int:
         """Take a block of at least ``size_bytes`` and return its number."""
-        size = -(-size_bytes // ROUNDING_BYTES) * ROUNDING_BYTES or ROUNDING_BYTES
+        size = round_up(size_bytes, ROUNDING_BYTES) or ROUNDING_BYTES
         large = size > SMALL_BYTES
         pool = self._pools[large]
         block = pool.best(size)
@@ -135,7 +119,7 @@ class CachingAllocator:
             pool.remove(block)
         else:
             block = self._grow(size, large=large) if self.expandable else self._new_segment(size, large=large)
-        excess = self._blocks.size[block] - size
+        excess = self._size[block] - size
         if excess > SMALL_BYTES or (excess >= ROUNDING_BYTES and (self.expandable or not large)):
             self._split(block, size, excess, large=large)
         else:
@@ -145,24 +129,31 @@ class CachingAllocator:
 
     def release(self, block: int) -> None:
         """Give a block back and merge it with its free neighbours."""
-        blocks = self._blocks
-        large, size = blocks.large[block], blocks.size[block]
+        large, size = self._large[block], self._size[block]
         pool = self._pools[large]
         self.allocated_bytes -= size
-        if (before := blocks.before[block]) in pool:
+        if (before := self._before[block]) in pool.sizes:
             size += pool.remove(before)
-            blocks.before[block] = further = blocks.before[before]
+            self._before[block] = further = self._before[before]
             if further != NOWHERE:
-                blocks.after[further] = block
-        if (after := blocks.after[block]) in pool:
+                self._after[further] = block
+        if (after := self._after[block]) in pool.sizes:
             size += pool.remove(after)
-            blocks.after[block] = further = blocks.after[after]
+            self._after[block] = further = self._after[after]
             if further != NOWHERE:
-                blocks.before[further] = block
+                self._before[further] = block
             elif self.expandable:
                 self._ends[large] = block
-        blocks.size[block] = size
+        self._size[block] = size
         pool.add(block, size)
+
+    def _make_block(self, size: int, before: int, after: int, *, large: bool) -> int:
+        """Return the number of a new block; the older of two has the smaller number."""
+        self._size.append(size)
+        self._before.append(before)
+        self._after.append(after)
+        self._large.append(large)
+        return len(self._size) - 1
 
     def _new_segment(self, size: int, *, large: bool) -> int:
         if not large:
@@ -170,11 +161,11 @@ class CachingAllocator:
         elif size < LARGE_REQUEST_BYTES:
             segment = LARGE_SEGMENT_BYTES
         else:
-            segment = -(-size // LARGE_ROUNDING_BYTES) * LARGE_ROUNDING_BYTES
+            segment = round_up(size, LARGE_ROUNDING_BYTES)
         if self._exceeds_limit(segment):
             self._flush()
         self._reserve(segment)
-        return self._blocks.make(segment, NOWHERE, NOWHERE, large=large)
+        return self._make_block(segment, NOWHERE, NOWHERE, large=large)
 
     def _grow(self, size: int, *, large: bool) -> int:
         """Return a block at the end of a pool's one segment, grown by what the free end lacks."""
@@ -182,13 +173,13 @@ class CachingAllocator:
             self._flush()
         more = self._missing_bytes(size, large=large)
         self._reserve(more)
-        blocks, end = self._blocks, self._ends.get(large, NOWHERE)
-        if end in self._pools[large]:
-            blocks.size[end] = self._pools[large].remove(end) + more
+        end = self._ends.get(large, NOWHERE)
+        if end in self._pools[large].sizes:
+            self._size[end] = self._pools[large].remove(end) + more
             return end
-        block = blocks.make(more, end, NOWHERE, large=large)
+        block = self._make_block(more, end, NOWHERE, large=large)
         if end != NOWHERE:
-            blocks.after[end] = block
+            self._after[end] = block
         self._ends[large] = block
         return block
 
@@ -196,7 +187,7 @@ class CachingAllocator:
         """Return by how many bytes of whole pages a pool's one segment must grow to end in ``size`` free ones."""
         page = LARGE_SEGMENT_BYTES if large else SMALL_SEGMENT_BYTES
         end = self._ends.get(large, NOWHERE)
-        return -(-(size - self._pools[large].sizes.get(end, 0)) // page) * page
+        return round_up(size - self._pools[large].sizes.get(end, 0), page)
 
     def _exceeds_limit(self, size: int) -> bool:
         return self.limit_bytes is not None and self.reserved_bytes + size > self.limit_bytes
@@ -210,40 +201,37 @@ class CachingAllocator:
     def _flush(self) -> None:
         """Return unused memory to the device: free segments, or the free end of a growing one."""
         self.flushes += 1
-        blocks = self._blocks
         for pool, page in zip(self._pools, (SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES), strict=True):
             for block, size in list(pool.sizes.items()):
-                alone = blocks.before[block] == blocks.after[block] == NOWHERE
+                alone = self._before[block] == self._after[block] == NOWHERE
                 if not self.expandable and alone:
                     pool.remove(block)
                     self.reserved_bytes -= size
-                elif self.expandable and blocks.after[block] == NOWHERE and size >= page:
+                elif self.expandable and self._after[block] == NOWHERE and size >= page:
                     pool.remove(block)
                     back = size // page * page
                     self.reserved_bytes -= back
-                    blocks.size[block] -= back
+                    self._size[block] -= back
                     if size > back:
                         pool.add(block, size - back)
                     else:
                         self._trim_segment(block)
 
     def _trim_segment(self, block: int) -> None:
-        blocks = self._blocks
-        del self._ends[blocks.large[block]]
-        if (before := blocks.before[block]) != NOWHERE:
-            blocks.after[before] = NOWHERE
-            self._ends[blocks.large[block]] = before
+        del self._ends[self._large[block]]
+        if (before := self._before[block]) != NOWHERE:
+            self._after[before] = NOWHERE
+            self._ends[self._large[block]] = before
 
     def _split(self, block: int, size: int, excess: int, *, large: bool) -> None:
         """Split ``excess`` bytes off the block."""
         # Less than 512 bytes, or 1 MiB in the large pool, stay with the block.
-        blocks = self._blocks
-        after = blocks.after[block]
-        remainder = blocks.make(excess, block, after, large=large)
-        blocks.size[block] = size
-        blocks.after[block] = remainder
+        after = self._after[block]
+        remainder = self._make_block(excess, block, after, large=large)
+        self._size[block] = size
+        self._after[block] = remainder
         if after != NOWHERE:
-            blocks.before[after] = remainder
+            self._before[after] = remainder
         elif self.expandable:
             self._ends[large] = remainder
         self._pools[large].add(remainder, excess)

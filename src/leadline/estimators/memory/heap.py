@@ -14,7 +14,7 @@ from statistics import fmean
 
 from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind, Stage, StorageCategory
-from leadline.estimators.memory.allocator import NOWHERE, FreeBlocks
+from leadline.estimators.memory.allocator import NOWHERE, FreeBlocks, round_up
 from leadline.estimators.memory.onednn import Processor, operand_copies
 
 PAGE = 4096
@@ -72,7 +72,7 @@ class _Heap:
     chance: Random = field(default_factory=Random)
 
     def take(self, size: int) -> int:
-        """Allocate and touch ``size`` bytes (``_block_bytes``); return the address, negative if mapped."""
+        """Allocate and touch a block of ``size`` bytes, overhead included; return the address, negative if mapped."""
         if (address := self.free.best(size)) != NOWHERE:
             available = self._remove_free(address)
             if available > size:
@@ -80,12 +80,12 @@ class _Heap:
             return self._touch(address, size)
         if self.end - self.top < size + 32:
             if size >= self.threshold:
-                size = _pages(size + PAGE)
+                size = round_up(size + PAGE, PAGE)
                 self.mapped += size
                 self.fresh += size
                 self.peak = max(self.peak, self.touched + self.mapped)
                 return -size
-            self.end = self.top + _pages(size + TOP_PAD + 32)
+            self.end = self.top + round_up(size + TOP_PAD + 32, PAGE)
         address = self._touch(self.top, size)
         self.top += size
         if self.pinned and self.chance.random() < self.pinned:
@@ -106,7 +106,7 @@ class _Heap:
             before = self.free_by_end[address]
             size += self._remove_free(before)
             address = before
-        if address + size in self.free:
+        if address + size in self.free.sizes:
             size += self._remove_free(address + size)
         if address + size == self.top:
             self.top = address
@@ -115,10 +115,6 @@ class _Heap:
         if size >= TRIM_MINIMUM and self.end - self.top >= self.trim:
             self.end -= max(self.end - self.top - TOP_PAD - 33, 0) // PAGE * PAGE
             self.touched = min(self.touched, self.end)
-
-    def shape(self) -> tuple[object, ...]:
-        """Return all state that decides the future of the heap."""
-        return self.threshold, self.trim, self.top, self.end, self.touched, self.mapped, dict(self.free.sizes)
 
     def _touch(self, address: int, size: int) -> int:
         end = address + size
@@ -136,10 +132,6 @@ class _Heap:
         size = self.free.remove(address)
         del self.free_by_end[address + size]
         return size
-
-
-def _block_bytes(size: int) -> int:
-    return -(-size // 16) * 16 + ALIGNMENT_BYTES
 
 
 def fresh_bytes(graph: OpGraph, processor: Processor = USUAL) -> float:
@@ -192,7 +184,11 @@ def _run(script: _Script, heap: _Heap) -> tuple[int, int]:
                 heap.give(address, sizes[~move])
                 addresses[~move] = NOT_HELD
         heap.pinned = 0.0
-        after = (*heap.shape(), addresses[:])
+        # All state that decides the future of the heap.
+        after = (
+            heap.threshold, heap.trim, heap.top, heap.end, heap.touched, heap.mapped, dict(heap.free.sizes),
+            addresses[:],
+        )  # fmt: skip
         if after == before and not heap.stolen:
             break
         before = after
@@ -212,7 +208,7 @@ def _script(graph: OpGraph, processor: Processor) -> _Script:
         if size >= SMALLEST and storage not in blocks:
             blocks[storage] = len(sizes)
             moves.append(len(sizes))
-            sizes.append(_block_bytes(size))
+            sizes.append(round_up(size, 16) + ALIGNMENT_BYTES)
         elif size <= -SMALLEST and storage in blocks:
             moves.append(~blocks.pop(storage))
     standing = {e.storage for e in graph.events if e.op == 0 and e.size_bytes > 0}
@@ -242,7 +238,3 @@ def _timeline(
                 sizes.append(size)
     order = sorted(range(len(times)), key=times.__getitem__)
     return [storages[position] for position in order], [sizes[position] for position in order]
-
-
-def _pages(size: int) -> int:
-    return -(-size // PAGE) * PAGE

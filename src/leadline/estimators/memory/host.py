@@ -20,11 +20,8 @@ from leadline.estimators.memory.onednn import Processor
 WORKER_BYTES = 30e6
 
 PREFETCH = 2  # batches each worker keeps ahead (`prefetch_factor` of DataLoader)
-# Names of the parts.
-WORKERS, AHEAD, COPIED, PINNED_PART, DATASET_PART, CHECKPOINT_PART = (
-    "loader workers", "batches ahead", "objects of the data set, copied by workers", "pinned batches",
-    "data set", "checkpoint staging",
-)  # fmt: skip
+# Names of parts.
+PINNED_PART, DATASET_PART, CHECKPOINT_PART = "pinned batches", "data set", "checkpoint staging"
 
 
 def data_parts(workload: Workload, job: TracedJob, *, on_gpu: bool) -> dict[str, float]:
@@ -37,9 +34,9 @@ def data_parts(workload: Workload, job: TracedJob, *, on_gpu: bool) -> dict[str,
     each = PREFETCH if loop.prefetch is None else loop.prefetch
     pins = on_gpu and loop.pinned is not False
     parts = {
-        WORKERS: workers * WORKER_BYTES,
-        AHEAD: workers * (1 if pins else each) * batch_bytes,
-        COPIED: float(workers * (loop.object_bytes or 0)),
+        "loader workers": workers * WORKER_BYTES,
+        "batches ahead": workers * (1 if pins else each) * batch_bytes,
+        "objects of the data set, copied by workers": float(workers * (loop.object_bytes or 0)),
         DATASET_PART: sample * (dataset.samples or loop.samples or 0) if dataset.held_in_memory else 0.0,
     }
     if pins:

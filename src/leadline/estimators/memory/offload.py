@@ -49,7 +49,8 @@ def list_offloads(
     """Return the possible offloads of a step of so many ``microbatches`` on ``device``, fastest first."""
     sizes = {name: estimate.basis.memory_breakdown_bytes.get(name.value, 0.0) for name in WORDS}
     states, activations, weights = (sizes[name] for name in WORDS)
-    pcie, options = _pcie(device), []
+    pcie = PCIE_BYTES_PER_S.get(device.pcie_generation or USUAL_PCIE, PCIE_BYTES_PER_S[USUAL_PCIE])
+    options = []
     if workload.phase is Phase.TRAINING:
         host = f"on the host ({_rate(pcie)} assumed)"
         trained = min(_updated_bytes(states, workload), weights)
@@ -106,10 +107,6 @@ def _updated_bytes(states: float, workload: Workload) -> float:
     if not optimizer.quantized:
         return elements  # a state is as wide as its weight
     return elements * BYTES_PER_ELEMENT[(workload.precision or Precision.BF16).weights]
-
-
-def _pcie(device: Device) -> float:
-    return PCIE_BYTES_PER_S.get(device.pcie_generation or USUAL_PCIE, PCIE_BYTES_PER_S[USUAL_PCIE])
 
 
 def _rate(bytes_per_s: float) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpKind, TensorSpec
+from leadline.estimators.memory.allocator import round_up
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # dtypes whose convolutions were looked at
 AVX512_BLOCK = 16  # channels in a register of AVX-512, without which PyTorch hands no bfloat16 to oneDNN
@@ -71,18 +72,18 @@ class _Convolution(Frozen):
     def padded(self, spec: TensorSpec) -> int:
         """Return the bytes of a tensor in blocked channels."""
         batch, channels, *spatial = spec.shape
-        return self.element * batch * math.prod(spatial) * _blocks(channels, self.block)
+        return self.element * batch * math.prod(spatial) * round_up(channels, self.block)
 
     def padded_weight(self) -> int:
         """Return the bytes of the filters with blocks of channels on both sides, but for depthwise ones."""
         out, into, *_ = self.weight.shape
-        columns = into if self.depthwise else _blocks(into, self.block)
-        return self.element * _blocks(out, self.block) * columns * self.taps
+        columns = into if self.depthwise else round_up(into, self.block)
+        return self.element * round_up(out, self.block) * columns * self.taps
 
     def padded_groups(self) -> int:
         """Return the bytes of the filters with each group's channels padded on both sides."""
         out, into, *_ = self.weight.shape
-        rows, columns = _blocks(out // self.groups, self.block), _blocks(into, self.block)
+        rows, columns = round_up(out // self.groups, self.block), round_up(into, self.block)
         return self.element * self.groups * rows * columns * self.taps
 
     def sums(self, weight: int) -> int:
@@ -181,7 +182,7 @@ def _forward(conv: _Convolution) -> list[Move]:
     few_in, few_out = _few(conv.source), _few(conv.result)
     x, y, w = conv.padded(conv.source), conv.padded(conv.result), conv.padded_weight()
     if few_in and not conv.transposed:
-        w = w // _blocks(1, conv.block) * conv.source.shape[1]
+        w = w // round_up(1, conv.block) * conv.source.shape[1]
     written = conv.bytes_of(conv.result) if few_out and conv.transposed else y
     spread = conv.bytes_of(conv.result) if conv.transposed and conv.stride > 1 else 0
     return _pass_moves(0 if few_in else x, w, written, spread)
@@ -189,7 +190,7 @@ def _forward(conv: _Convolution) -> list[Move]:
 
 def _backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -> list[Move]:
     x, y, w = conv.padded(conv.source), conv.padded(conv.result), conv.padded_weight()
-    moves = []
+    moves = list[Move]()
     if wants_source:
         spread = conv.bytes_of(conv.source) if conv.stride > 1 and not conv.transposed else 0
         moves = _pass_moves(0 if _few(conv.result) else y, w, x, spread)
@@ -201,7 +202,9 @@ def _backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -> lis
             0 if as_they_lie or (_few(operand) and operand.shape[1] >= fewest) else size
             for operand, size in ((conv.source, x), (conv.result, y))
         )
-        moves += _weight_gradient(x, w, y, conv.sums(w), after=int(wants_source))
+        begin, sums = int(wants_source) + 0.5, conv.sums(w)
+        moves += [(begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 0, sums)]
+        moves += [(begin, 0, -sums), (begin, 6, -x), (begin, 5, -y), (begin + 1, 7, -w)]
     return moves
 
 
@@ -211,15 +214,5 @@ def _pass_moves(read: int, weight: int, written: int, spread: int) -> list[Move]
     return [*moves, (1.2, 3, -written), (1.2, 4, -spread)]
 
 
-def _weight_gradient(x: int, w: int, y: int, sums: int, *, after: int) -> list[Move]:
-    begin, end = after + 0.5, after + 1.5
-    moves = [(begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 0, sums)]
-    return [*moves, (begin, 0, -sums), (begin, 6, -x), (begin, 5, -y), (end, 7, -w)]
-
-
 def _few(spec: TensorSpec) -> bool:
     return spec.shape[1] <= FEW_CHANNELS
-
-
-def _blocks(channels: int, block: int) -> int:
-    return -(-channels // block) * block

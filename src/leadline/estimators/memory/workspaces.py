@@ -34,6 +34,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import KIB, MIB
+from leadline.estimators.memory.allocator import round_up
 
 FLASH, EFFICIENT = "flash_attention_backward", "efficient_attention_backward"
 FLOAT32_BYTES = BYTES_PER_ELEMENT["float32"]
@@ -54,10 +55,10 @@ def attention_scratch_bytes(op: Op, vendor: str) -> int:
 
 def _flash_bytes(op: Op) -> int:
     b, h, kv, d = (op.dims[name] for name in ("b", "h", "kv", "d"))
-    queries = _rounded(op.dims["q"], QUERIES)
-    size = FLOAT32_BYTES * b * h * queries * (1 + _rounded(d, 32 if d <= 128 else 64))
+    queries = round_up(op.dims["q"], QUERIES)
+    size = FLOAT32_BYTES * b * h * queries * (1 + round_up(d, 32 if d <= 128 else 64))
     if _key_heads(op) != h:
-        size += 2 * BYTES_PER_ELEMENT.get(op.dtype, 2) * b * h * kv * _rounded(d, 8)
+        size += 2 * BYTES_PER_ELEMENT.get(op.dtype, 2) * b * h * kv * round_up(d, 8)
     return size
 
 
@@ -70,9 +71,9 @@ def _efficient_bytes(op: Op) -> int:
     each = -(-q // rows) * -(-d // columns) * (LOCKS + rows * columns)
     if half and widest > 128:
         parts = max(min(-(-kv // columns), PARTS // (b * h)), 1)
-        each += parts * columns * (_rounded(d, rows) + _rounded(values, rows))
+        each += parts * columns * (round_up(d, rows) + round_up(values, rows))
     delta, product = b * h * q, 0 if half else b * h * q * values
-    return FLOAT32_BYTES * max(delta + b * h * _rounded(each, 4), product + 2 * delta)
+    return FLOAT32_BYTES * max(delta + b * h * round_up(each, 4), product + 2 * delta)
 
 
 def _key_heads(op: Op) -> int:
@@ -83,30 +84,40 @@ def _key_heads(op: Op) -> int:
     return op.inputs[2].shape[1 if scaled else 2]
 
 
-def _rounded(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
-
-
 # Sides of a transformed tile, of the part of the output that it stands for, and of the filter.
 TILE, STEP, FILTER = 6, 4, 3
 SOFTMAX = "_softmax_backward_data"
 
 
-class ScratchKernels(Frozen):
-    """Kernels that a GPU runs: Winograd-transformed float32 convolutions, and the attention's vendor."""
+USUAL_BYTES = 2 * 4 * MIB + 8 * 16 * KIB
+LARGE_BYTES = 32 * MIB
+# Where it is not the usual one.
+BY_ARCHITECTURE = {
+    "Hopper": LARGE_BYTES, "Blackwell": LARGE_BYTES, "Blackwell Ultra": LARGE_BYTES,
+    "CDNA": LARGE_BYTES, "CDNA2": LARGE_BYTES, "CDNA3": 4 * LARGE_BYTES, "CDNA4": 4 * LARGE_BYTES,
+}  # fmt: skip
+
+
+class Workspaces(Frozen):
+    """Kernels that a GPU runs: Winograd-transformed float32 convolutions, and the attention's vendor.
+
+    ``product_bytes`` are those of one workspace of products, zero where the library is unknown.
+    """
 
     transformed: bool
     vendor: str = "nvidia"
+    product_bytes: int = 0
+
+    @classmethod
+    def of(cls, device: Device) -> "Workspaces":
+        """Return the kernels of a device; NVIDIA GPUs without TF32 transform convolutions."""
+        peaks, vendor, is_gpu = device.peak_flops_per_s, device.vendor.lower(), device.kind is DeviceKind.GPU
+        transformed = is_gpu and vendor == "nvidia" and "float32" in peaks and "tf32" not in peaks
+        size = BY_ARCHITECTURE.get(device.architecture or "", USUAL_BYTES)
+        return cls(transformed, vendor, size if is_gpu and vendor in ("nvidia", "amd") else 0)
 
 
-def scratch_kernels(device: Device) -> ScratchKernels:
-    """Return the kernels of a device; NVIDIA GPUs without TF32 transform convolutions."""
-    peaks, vendor = device.peak_flops_per_s, device.vendor.lower()
-    plain = device.kind is DeviceKind.GPU and "float32" in peaks and "tf32" not in peaks
-    return ScratchKernels(plain and vendor == "nvidia", vendor)
-
-
-def scratch_bytes(op: Op, kernels: ScratchKernels) -> int:
+def scratch_bytes(op: Op, kernels: Workspaces) -> int:
     """Return the bytes that ``op`` takes while it runs."""
     if op.kind is OpKind.ATTENTION:
         return attention_scratch_bytes(op, kernels.vendor)
@@ -115,7 +126,7 @@ def scratch_bytes(op: Op, kernels: ScratchKernels) -> int:
     return _transforms_bytes(op) if kernels.transformed and op.kind is OpKind.CONV else 0
 
 
-def add_scratch(graph: OpGraph, kernels: ScratchKernels) -> OpGraph:
+def add_scratch(graph: OpGraph, kernels: Workspaces) -> OpGraph:
     """Return the graph with each op's scratch allocated just before it runs and freed after.
 
     A graph without scratch is returned unchanged.
@@ -144,16 +155,9 @@ def _transforms_bytes(op: Op) -> int:
         return 0
     tiles = sizes["n"] * -(-sizes["h"] // STEP) * -(-sizes["w"] // STEP)
     inputs, outputs = sizes["c"], sizes["k"]
-    return BYTES_PER_ELEMENT["float32"] * TILE**2 * (inputs * tiles + outputs * tiles + inputs * outputs)
+    return FLOAT32_BYTES * TILE**2 * (inputs * tiles + outputs * tiles + inputs * outputs)
 
 
-USUAL_BYTES = 2 * 4 * MIB + 8 * 16 * KIB
-LARGE_BYTES = 32 * MIB
-# Where it is not the usual one.
-BY_ARCHITECTURE = {
-    "Hopper": LARGE_BYTES, "Blackwell": LARGE_BYTES, "Blackwell Ultra": LARGE_BYTES,
-    "CDNA": LARGE_BYTES, "CDNA2": LARGE_BYTES, "CDNA3": 4 * LARGE_BYTES, "CDNA4": 4 * LARGE_BYTES,
-}  # fmt: skip
 # Front-ends whose graphs PyTorch runs: XLA and ONNX Runtime plan the scratch of their products themselves.
 RUN_BY_TORCH = ("torch", "config.json by formula")
 
@@ -161,23 +165,14 @@ RUN_BY_TORCH = ("torch", "config.json by formula")
 def add_workspaces(graph: OpGraph, device: Device) -> OpGraph:
     """Return a graph with the workspaces of its kernels on ``device``."""
     # Those of products exist from the start, those of other kernels while they run.
-    size, kernels = workspace_settings(device)
-    if not size or graph.source not in RUN_BY_TORCH:
+    kernels = Workspaces.of(device)
+    if not kernels.product_bytes or graph.source not in RUN_BY_TORCH:
         return graph
     graph = add_scratch(graph, kernels)
     stages = {op.stage is Stage.BACKWARD for op in graph.ops if op.kind is OpKind.GEMM}
     if not stages:
         return graph
     first = max((event.storage for event in graph.events), default=0) + 1
-    workspaces = [StorageEvent(0, first + number, size, StorageCategory.WORKSPACE) for number in range(len(stages))]
+    storages, size = range(first, first + len(stages)), kernels.product_bytes
+    workspaces = [StorageEvent(0, storage, size, StorageCategory.WORKSPACE) for storage in storages]
     return replace(graph, events=(*workspaces, *graph.events))
-
-
-def workspace_settings(device: Device) -> tuple[int, ScratchKernels]:
-    """Return the bytes of one product workspace on ``device``, and the kernels it runs.
-
-    The bytes are zero where the library is unknown.
-    """
-    is_known = device.kind is DeviceKind.GPU and device.vendor.lower() in ("nvidia", "amd")
-    size = BY_ARCHITECTURE.get(device.architecture or "", USUAL_BYTES) if is_known else 0
-    return size, scratch_kernels(device)

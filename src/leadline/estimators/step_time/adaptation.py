@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.estimate import NORMAL_90, Tier
 from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph
 from leadline.core.hardware import Device
 from leadline.core.ports import KernelModel
-from leadline.estimators.ports import Array
+from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.op_fitting import fit_few_steps
 from leadline.estimators.step_time.op_table import OpTable
 from leadline.estimators.step_time.op_utilization import ObservedSteps, OpBasis
@@ -85,7 +84,7 @@ class MeasuredSteps(Frozen):
     step_s: Array
     model: Sequence[str]
 
-    def at(self, rows: npt.NDArray[np.int64]) -> "MeasuredSteps":
+    def at(self, rows: IntArray) -> "MeasuredSteps":
         """Return the steps at those positions."""
         return MeasuredSteps([self.graphs[row] for row in rows], self.step_s[rows], [self.model[row] for row in rows])
 
@@ -158,7 +157,7 @@ def _law_s(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devic
     return np.array([OpUtilizationKernels(laws, device, graph, devices=devices).step_s(graph) for graph in runs.graphs])
 
 
-def _folds(runs: MeasuredSteps) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+def _folds(runs: MeasuredSteps) -> list[tuple[IntArray, IntArray]]:
     """Return (training, test) positions; whole models are left out, or steps if there are few models."""
     names, place = np.unique(np.array(runs.model), return_inverse=True)
     groups = place if len(names) >= FOLDS else np.arange(len(runs.step_s))

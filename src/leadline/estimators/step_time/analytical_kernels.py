@@ -13,7 +13,7 @@ import numpy as np
 from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.device_features import PlacedKernels
-from leadline.estimators.step_time.gauss_newton import Damping, minimize
+from leadline.estimators.step_time.gauss_newton import minimize
 from leadline.estimators.step_time.kernel_table import BATCHED, COMPUTING, CONVOLUTION, MATRIX, NORM, PRODUCT
 
 TILES = ((256, 128), (128, 128), (64, 128), (32, 128), (16, 128), (64, 64), (32, 64), (16, 64), (32, 32))
@@ -82,75 +82,55 @@ def lower_bound_s(placed: PlacedKernels) -> Array:
 
 
 def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
-    shape, (wide, reach, ramp, launch, fast, transform) = at[:11], at[11:]
-    kernels = placed.kernels
-    tiles = _Tiles(*shape.tolist())
-    busy_s = _best(tiles, placed, kernels.b, kernels.m, kernels.k)
+    kernels, p = placed.kernels, dict(zip(_NAMES, at.tolist(), strict=True))
+    busy_s = _best(p, placed, kernels.b, kernels.m, kernels.k)
     again = 4 * kernels.b * kernels.n * kernels.k * np.maximum(kernels.m / 128 - 1, 0)
     missed = 1 / (1 + placed.l2_bytes / (kernels.width * kernels.n * kernels.k))
-    moved = kernels.moved + np.exp(wide) * kernels.work * again * missed
+    moved = kernels.moved + np.exp(p["wide"]) * kernels.work * again * missed
     if (kernels.law == CONVOLUTION).any():
         fast_m, sixteen = np.maximum(kernels.fast_m, 1.0), np.full(len(kernels), 16.0)
-        winograd_s = _best(tiles, placed, sixteen, fast_m, np.maximum(kernels.fast_k, 1.0)) * np.exp(fast)
-        winograd_s += np.exp(transform) * kernels.transform / placed.bytes_per_s
+        winograd_s = _best(p, placed, sixteen, fast_m, np.maximum(kernels.fast_k, 1.0)) * np.exp(p["fast"])
+        winograd_s += np.exp(p["transform"]) * kernels.transform / placed.bytes_per_s
         applies = (kernels.fast_m > 0) & ~placed.matrix
         busy_s = np.where(applies, (busy_s**-4.0 + winograd_s**-4.0) ** -0.25, busy_s)
     busy_s = busy_s * kernels.work * np.exp(effects[:, COMPUTE])
-    traffic_s = moved / placed.bytes_per_s * np.exp(reach + effects[:, TRAFFIC])
-    kernel_s = 1e-6 * np.exp(ramp) + (busy_s**3 + traffic_s**3) ** (1 / 3)
-    return kernel_s, 1e-6 * np.exp(launch + effects[:, LAUNCH])
+    traffic_s = moved / placed.bytes_per_s * np.exp(p["reach"] + effects[:, TRAFFIC])
+    kernel_s = 1e-6 * np.exp(p["ramp"]) + (busy_s**3 + traffic_s**3) ** (1 / 3)
+    return kernel_s, 1e-6 * np.exp(p["launch"] + effects[:, LAUNCH])
 
 
-class _Tiles(Frozen):
-    """Losses of tiles, as logarithms."""
-
-    # However small the tiles, they need other instructions and operands, and parts stay empty.
-    lost: float
-    edge: float
-    small: float
-    narrow: float
-    modern: float
-    side: float
-    depth: float
-    split: float
-    wave: float
-    # An inner-sum step keeps a compute unit busy for at least 1000 exp(hide) operations.
-    hide: float
-    cap: float
-
-
-def _best(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> Array:
+def _best(p: Mapping[str, float], placed: PlacedKernels, b: Array, m: Array, k: Array) -> Array:
     """Return the seconds with the best tile and split, in chunks that fit the processor's cache."""
     best_s = np.empty(len(b))
     for begin in range(0, len(b), _CHUNK):
         part = slice(begin, begin + _CHUNK)
-        best_s[part] = _best_part(how, placed.at(part), b[part], m[part], k[part])
+        best_s[part] = _best_part(p, placed.at(part), b[part], m[part], k[part])
     return best_s
 
 
-def _best_part(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> Array:
+def _best_part(p: Mapping[str, float], placed: PlacedKernels, b: Array, m: Array, k: Array) -> Array:
     n, units = placed.kernels.n, placed.units
     tile_m, tile_n = _TILE
     tiles = b * np.ceil(m / tile_m) * np.ceil(n / tile_n) * _SPLIT
-    around = np.exp(how.edge) * (1 / tile_m + np.exp(how.side) / tile_n)
-    share = 1 / (1 + around + np.exp(how.small) * (tile_m < 64) + np.exp(how.narrow) * (tile_n < 64))
+    around = np.exp(p["edge"]) * (1 / tile_m + np.exp(p["side"]) / tile_n)
+    share = 1 / (1 + around + np.exp(p["small"]) * (tile_m < 64) + np.exp(p["narrow"]) * (tile_n < 64))
     waves = tiles / units
-    whole = 1 / (1 + np.exp(-how.wave))
-    latency_s = 1e3 * np.exp(how.hide) * units / placed.vector
-    steps_s = (k / _SPLIT + np.exp(how.depth)) * np.maximum(waves / RESIDENT, 1.0) * latency_s
+    whole = 1 / (1 + np.exp(-p["wave"]))
+    latency_s = 1e3 * np.exp(p["hide"]) * units / placed.vector
+    steps_s = (k / _SPLIT + np.exp(p["depth"])) * np.maximum(waves / RESIDENT, 1.0) * latency_s
     waves = np.maximum(np.ceil(waves) * whole + waves * (1 - whole), 1.0)
     area = 2 * tile_m * tile_n
     part_k = k / _SPLIT
-    rate = placed.peak * np.exp(how.modern * placed.modern) / (units * (1 + np.exp(how.lost))) * share
-    busy_s = np.hypot(waves * (area * (part_k + np.exp(how.depth))) / rate, steps_s)
-    allowed_s = tiles * (area * part_k) * (np.exp(how.cap) / placed.allowed)
+    rate = placed.peak * np.exp(p["modern"] * placed.modern) / (units * (1 + np.exp(p["lost"]))) * share
+    busy_s = np.hypot(waves * (area * (part_k + np.exp(p["depth"]))) / rate, steps_s)
+    allowed_s = tiles * (area * part_k) * (np.exp(p["cap"]) / placed.allowed)
     hotter = np.maximum(busy_s, allowed_s)
     cooler = np.minimum(busy_s, allowed_s) / hotter
     cooler *= cooler
     cooler *= cooler
     busy_s = hotter * (1 + cooler * cooler) ** 0.125  # the eighth power's smooth maximum
     written = placed.kernels.width * b * m * n * _SPLIT
-    sums_s = (_SPLIT > 1) * (written / placed.bytes_per_s + 1e-6 * np.exp(how.split))
+    sums_s = (_SPLIT > 1) * (written / placed.bytes_per_s + 1e-6 * np.exp(p["split"]))
     return np.asarray(np.min(busy_s + sums_s, axis=0))
 
 
@@ -190,6 +170,8 @@ def _streamed(placed: PlacedKernels, cached: float) -> Array:
     return np.asarray(moved / (1 + inside * np.expm1(np.logaddexp(0.0, cached))))
 
 
+# Logarithms. Tiles lose in proportion to `lost` however small they are: they need other instructions and operands, and
+# parts stay empty. An inner-sum step keeps a compute unit busy for at least 1000 exp(hide) operations.
 _NAMES = ("lost", "edge", "small", "narrow", "modern", "side", "depth", "split", "wave", "hide", "cap",
           "wide", "reach", "ramp", "launch", "fast", "transform")  # fmt: skip
 PRODUCT_MODEL = AnalyticalModel(
@@ -235,7 +217,6 @@ SCALE = 0.15
 # Prior deviations, over devices, of ln launch, ln arithmetic and ln traffic.
 APART = np.array([0.35, 0.2, 0.2])
 STEP = 1e-4
-DAMPING = Damping(start=1e-2, easier=4, harder=5, enough=1e-4, rounds=30)
 
 
 class KernelMeasurements(Frozen):
@@ -260,11 +241,12 @@ def fit_analytical_model(
     """
     p, groups = len(law.start), int(measured.groups.max()) + 1
     start = np.concatenate([law.start, np.zeros(3 * groups)])
-    x, _ = minimize(_Problem(law, measured, start, np.concatenate([law.loose, np.tile(apart, groups)])), start, DAMPING)
+    misfit = _Misfit(law, measured, start, np.concatenate([law.loose, np.tile(apart, groups)]))
+    x, _ = minimize(misfit.cost, misfit.normal, start, damping=1e-2, easier=4, harder=5, enough=1e-4, rounds=30)
     return x[:p], x[p:].reshape(-1, 3)
 
 
-class _Problem(Frozen):
+class _Misfit(Frozen):
     """The misfit of parameters (p,), then of effects (3 g,), with the prior's ``start`` and ``scale`` (p + 3 g,)."""
 
     law: AnalyticalModel
@@ -295,13 +277,15 @@ class _Problem(Frozen):
         """Return the Jacobian (n, p + 3 g)."""
         p, n = len(self.law.start), len(errors)
         jacobian = np.zeros((n, len(x)))
-        for i in range(p):
+
+        def slope(columns: int | slice) -> Array:
             moved = x.copy()
-            moved[i] += STEP
-            jacobian[:, i] = (self.errors(moved) - errors) / STEP
+            moved[columns] += STEP
+            return (self.errors(moved) - errors) / STEP
+
+        for i in range(p):
+            jacobian[:, i] = slope(i)
         # A kernel depends on one group for each of the three effects: one evaluation serves all groups.
         for i in range(3):
-            moved = x.copy()
-            moved[p + i :: 3] += STEP
-            jacobian[np.arange(n), p + 3 * self.measured.groups[:, i] + i] = (self.errors(moved) - errors) / STEP
+            jacobian[np.arange(n), p + 3 * self.measured.groups[:, i] + i] = slope(slice(p + i, None, 3))
         return jacobian

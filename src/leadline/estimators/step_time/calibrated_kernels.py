@@ -33,32 +33,23 @@ NEIGHBOURS = 32
 NUGGET = 0.05
 
 
-class KrigingSurface(Frozen):
-    """Measured ``values`` at ``points`` in units of the correlation length.
+def krige(points: Sequence[tuple[float, ...]], values: Sequence[float], where: tuple[float, ...]) -> float:
+    """Return the expected value at ``where``, from ``values`` at ``points`` in units of the correlation length.
 
     Covariance falls off as ``exp(-r²/2)``. Far from every point a prediction returns to the neighbours' mean.
     """
-
-    points: tuple[tuple[float, ...], ...]
-    values: tuple[float, ...]
-
-    def at(self, where: tuple[float, ...]) -> float:
-        """Return the expected value at ``where``."""
-        near = nsmallest(NEIGHBOURS, ((math.dist(point, where), i) for i, point in enumerate(self.points)))
-        if len(near) == 1:
-            return self.values[near[0][1]]
-        points = [self.points[i] for _, i in near]
-        values = [self.values[i] for _, i in near]
-        matrix = [[_covariance(math.dist(row_point, column_point)) for column_point in points] for row_point in points]
-        for i, row in enumerate(matrix):
-            row[i] += NUGGET
-        factor = _cholesky(matrix)
-        solved_ones, solved = _solve(factor, [1.0] * len(near)), _solve(factor, values)
-        mean = sum(solved) / (sum(solved_ones) + 1.0)
-        return mean + sum(
-            _covariance(distance) * (s - mean * o)
-            for (distance, _), s, o in zip(near, solved, solved_ones, strict=True)
-        )
+    near = nsmallest(NEIGHBOURS, ((math.dist(point, where), i) for i, point in enumerate(points)))
+    if len(near) == 1:
+        return values[near[0][1]]
+    places = [points[i] for _, i in near]
+    matrix = [[_covariance(math.dist(row, column)) for column in places] for row in places]
+    for i, row in enumerate(matrix):
+        row[i] += NUGGET
+    factor = _cholesky(matrix)
+    solved_ones, solved = _solve(factor, [1.0] * len(near)), _solve(factor, [values[i] for _, i in near])
+    mean = sum(solved) / (sum(solved_ones) + 1.0)
+    weighted = zip(near, solved, solved_ones, strict=True)
+    return mean + sum(_covariance(distance) * (s - mean * o) for (distance, _), s, o in weighted)
 
 
 def _covariance(distance: float) -> float:
@@ -181,7 +172,7 @@ class CalibratedKernels:
             base_s = self._base_s(timing.kind, timing.dtype, timing.dims, timing.flops, timing.bytes_moved)
             where = family_coordinates(timing.kind, timing.dims)
             measured.setdefault((timing.kind, timing.dtype), []).append((where, seconds, math.log(seconds / base_s)))
-        return {name: _Family.of(points) for name, points in measured.items()}
+        return {name: _Family(*zip(*sorted(points), strict=True)) for name, points in measured.items()}
 
     def _base_s(self, family: str, dtype: str, dims: dict[str, int], flops: float, moved: float) -> float:
         """Return the roofline of a family's ratios: of its arithmetic, or of its largest operand."""
@@ -191,22 +182,22 @@ class CalibratedKernels:
         return 8.0 * dims.get("elements", 1) / self._bytes_per_s + SHORTEST_S / 3
 
     def _priced(self, family: str, dtype: str, sizes: tuple[tuple[str, int], ...], flops: float, moved: float) -> float:
-        points = self._families.get((family, dtype))
+        measured = self._families.get((family, dtype))
         dims = dict(sizes)
-        if points is None:
-            points = self._families.get((family, "float32"))
-            if points is not None and not _computes(family):
+        if measured is None:
+            measured = self._families.get((family, "float32"))
+            if measured is not None and not _computes(family):
                 width = BYTES_PER_ELEMENT.get(dtype, 4)
                 dims |= {name: max(dims.get(name, 1) * width // 4, 1) for name in ("elements", "columns")}
-        if points is None:
+        if measured is None:
             return self._base_s(family, dtype, dims, flops, moved)
-        if len(points.surface.points[0]) == 1:  # the sweep measured this family along its size only
-            return points.along(math.log(max(dims.get("elements", 1), 1)))
+        if len(measured.places[0]) == 1:  # the sweep measured this family along its size only
+            return measured.along(math.log(max(dims.get("elements", 1), 1)))
         share = 1.0
         if family.endswith("_backward") and dims.get("gradients") == 1:
             # The neighbours made both gradients; halve their time rather than their sizes.
             share, flops = 0.5, 2 * flops
-        ratio = math.exp(points.surface.at(family_coordinates(family, dims)))
+        ratio = math.exp(krige(measured.places, measured.ratios, family_coordinates(family, dims)))
         return share * self._base_s(family, dtype, dims, flops, moved) * ratio
 
 
@@ -217,25 +208,21 @@ def _computes(family: str) -> bool:
 
 
 class _Family(Frozen):
-    """Measured kernels of one family: ln(seconds ÷ roofline) by size, and seconds by the first size."""
+    """n measured kernels of one family: places, seconds, and ln(seconds ÷ roofline), by ascending size."""
 
-    surface: KrigingSurface
-    line: tuple[tuple[float, float], ...]
-
-    @classmethod
-    def of(cls, points: list[tuple[tuple[float, ...], float, float]]) -> "_Family":
-        points = sorted(points)
-        surface = KrigingSurface(tuple(where for where, _, _ in points), tuple(ratio for _, _, ratio in points))
-        return cls(surface, tuple((where[0], math.log(seconds)) for where, seconds, _ in points))
+    places: tuple[tuple[float, ...], ...]
+    seconds: tuple[float, ...]
+    ratios: tuple[float, ...]
 
     def along(self, x: float) -> float:
         """Return the seconds at size ``x``, proportional to the size above the largest."""
-        (first, first_log_s), (last, last_log_s) = self.line[0], self.line[-1]
+        line = [(where[0], math.log(seconds)) for where, seconds in zip(self.places, self.seconds, strict=True)]
+        (first, first_log_s), (last, last_log_s) = line[0], line[-1]
         if x <= first:
             return math.exp(first_log_s)
         if x >= last:
             return math.exp(last_log_s + x - last)
-        lower, upper = next(pair for pair in pairwise(self.line) if x <= pair[1][0])
+        lower, upper = next(pair for pair in pairwise(line) if x <= pair[1][0])
         width = upper[0] - lower[0]
         share = (x - lower[0]) / width if width else 0.0
         return math.exp(lower[1] + share * (upper[1] - lower[1]))

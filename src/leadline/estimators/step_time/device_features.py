@@ -4,17 +4,23 @@ Features are ratios, so that trees learn kernels and not devices.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.ports import Array, Columns
-from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION, DTYPES, MATRIX, KernelTable
-from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES, clock_hz, compute_units, vector_flops_per_s
-from leadline.estimators.step_time.roofline import power_limited_flops_per_s, require_bandwidth
+from leadline.estimators.ports import Array, Columns, IntArray, Mask
+from leadline.estimators.step_time.kernel_table import COMPUTING, COMPUTING_GROUPS, CONVOLUTION, DTYPES, KernelTable
+from leadline.estimators.step_time.roofline import (
+    clock_hz,
+    compute_units,
+    l2_bytes,
+    power_limited_flops_per_s,
+    require_bandwidth,
+    vector_flops_per_s,
+)
 
 # Peak of float32 products on matrix units over that of the vector units, where products run there (AMD's figures).
 MATRIX_FLOAT32 = {"CDNA": 2.0, "CDNA2": 2.0}
@@ -65,18 +71,12 @@ class DeviceFeatures(_Specifications):
         Raises:
             InvalidInput: a device has no memory bandwidth in the catalog.
         """
-        bandwidths = [require_bandwidth(device) for device in devices]
-        return cls(
-            np.array([_peaks(device) for device in devices]).reshape(len(devices), len(DTYPES)),
-            np.array([vector_flops_per_s(device) for device in devices]),
-            np.array([power_limited_flops_per_s(device) for device in devices]),
-            np.array(bandwidths, np.float64),
-            np.array([float(device.l2_bytes or ASSUMED_L2_BYTES) for device in devices]),
-            np.array([compute_units(device) for device in devices]),
-            np.array([clock_hz(device) for device in devices]),
-            np.array([float(_generation(device) >= 7) for device in devices]),
-            tuple(device.name for device in devices),
-        )
+        rules = (vector_flops_per_s, power_limited_flops_per_s, require_bandwidth, l2_bytes, compute_units, clock_hz,
+                 _modern)  # fmt: skip
+        columns = np.array([[rule(device) for device in devices] for rule in rules], np.float64)
+        peak = np.array([_peaks(device) for device in devices]).reshape(len(devices), len(DTYPES))
+        figures: list[Any] = [peak, *columns, tuple(device.name for device in devices)]
+        return cls(*figures)
 
 
 class PlacedKernels(_Specifications, Columns):
@@ -85,14 +85,14 @@ class PlacedKernels(_Specifications, Columns):
     ``matrix`` is true where the arithmetic runs on matrix units.
     """
 
-    matrix: npt.NDArray[np.bool_]
+    matrix: Mask
     kernels: KernelTable
 
     def __len__(self) -> int:
         return len(self.kernels)
 
 
-def place_kernels(kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]) -> PlacedKernels:
+def place_kernels(kernels: KernelTable, boards: DeviceFeatures, where: IntArray) -> PlacedKernels:
     """Return the kernels on the devices whose positions in ``boards`` are ``where``, of shape (n,).
 
     Raises:
@@ -122,9 +122,9 @@ def _peaks(device: Device) -> list[float]:
     return [float(stand_in.get(dtype) or peaks.get(dtype) or np.nan) for dtype in DTYPES]
 
 
-def _generation(device: Device) -> float:
+def _modern(device: Device) -> float:
     try:
-        return float(device.compute_capability or 0)
+        return float(float(device.compute_capability or 0) >= 7)
     except ValueError:
         return 0.0
 
@@ -195,6 +195,6 @@ def group_features(group: int, placed: PlacedKernels, kernel_s: Array) -> Array:
     """Return the features that a group's trees read."""
     if group == CONVOLUTION:
         return convolving_features(placed, kernel_s)
-    if group in COMPUTING or group == MATRIX:
+    if group in COMPUTING_GROUPS:
         return computing_features(placed, kernel_s)
     return streaming_features(placed, kernel_s)

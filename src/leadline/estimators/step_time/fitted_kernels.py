@@ -1,31 +1,40 @@
-"""The fitted kernel model as plain arrays, and batched prediction with numpy."""
+"""The fitted kernel model as plain arrays, its batched prediction with numpy, and its ``KernelModel``."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import field
 
 from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Tier
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, IntArray, State, Stored, floats, nest, strings, text_array, unnest
+from leadline.core.graph import Op, OpGraph
+from leadline.core.hardware import Device
+from leadline.estimators.gp import exponential
+from leadline.estimators.ports import Array, IntArray, Mask, State, Stored, floats, nest, strings, text_array, unnest
+from leadline.estimators.recent_cache import RecentResults
 from leadline.estimators.step_time.analytical_kernels import LAUNCH, analytical_model, lower_bound_s
-from leadline.estimators.step_time.device_features import DeviceFeatures, PlacedKernels, group_features, place_kernels
-from leadline.estimators.step_time.kernel_gp import KernelGP
+from leadline.estimators.step_time.device_features import (
+    DeviceFeatures,
+    PlacedKernels,
+    group_features,
+    place_kernels,
+    require_gpu,
+)
 from leadline.estimators.step_time.kernel_table import (
     COMPUTING,
     CONVOLUTION,
     KERNEL_GROUPS,
     MATRIX,
     KernelTable,
+    distinct_rows,
     gp_coordinates,
+    tabulate_ops,
 )
-from leadline.estimators.step_time.roofline import RAMP_S
+from leadline.estimators.step_time.roofline import HOST_SPREAD, LAUNCH_S, RAMP_S
 from leadline.estimators.tabular.trees import Trees
-
-Marks = npt.NDArray[np.bool_]
 
 # Substitutes of each group without a model, most similar first.
 ALIKE: tuple[tuple[int, ...], ...] = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
@@ -44,6 +53,40 @@ class GroupModel(Stored):
     trees: Trees | None = None
     trusted: float = 1.0
     typical: Array = field(default_factory=lambda: np.zeros(3))
+
+
+class KernelGP(Stored):
+    """A zero-mean surface: points (s, f), scales (f,) of their sizes, and weights (s,).
+
+    It is a Gaussian process of a device's residuals on its own measured kernels. Two kernels are similar if their sizes
+    are close, each on a scale of its own, and if they end in the same leaves of the trees of other devices (Davies and
+    Ghahramani 2014). The second part is one value per leaf, so prediction is a tree walk.
+
+    ``values`` has one entry per tree node, to be added over a kernel's leaves; empty without trees. ``trusted`` is the
+    weight of the trees' predictions. ``error`` is the root mean square leave-one-out error.
+    """
+
+    figures = ("trusted", "error")
+
+    points: Array
+    scales: Array
+    weights: Array
+    trusted: float = 0.0
+    error: float = float("nan")
+    values: Array = field(default_factory=lambda: np.zeros(0))
+
+    def at(self, points: Array, predicted: Array | None = None, leaves: IntArray | None = None) -> Array:
+        """Return the expected value at points (n, f), with tree predictions (n,) and leaves (n, trees)."""
+        expected: Array = exponential(points * self.scales, self.points * self.scales) @ self.weights
+        if predicted is not None:
+            expected += self.trusted * predicted
+        if leaves is not None and len(self.values):
+            expected += self.values[leaves].sum(axis=1)
+        return expected
+
+    def dump(self) -> State:
+        """Return the surface as arrays, with the many ``values`` in half the bytes."""
+        return {**super().dump(), "values": self.values.astype(np.float32)}
 
 
 class SweptGroup(Stored):
@@ -143,7 +186,7 @@ class FittedKernels(Frozen):
         return kernel_s, launch_s
 
     def _predict_group(
-        self, number: int, part: PlacedKernels, effects: tuple[Array, Marks], swept: SweptGroup | None, *, queued: bool
+        self, number: int, part: PlacedKernels, effects: tuple[Array, Mask], swept: SweptGroup | None, *, queued: bool
     ) -> tuple[Array, Array]:
         """Return kernel and launch seconds of one group, given offsets (n, 3) and new devices (n,)."""
         learned, (apart, strange) = self._known_group(number), effects
@@ -230,3 +273,83 @@ def kernel_groups(placed: PlacedKernels) -> IntArray:
     """Return the position in ``KERNEL_GROUPS`` of each kernel."""
     computing = np.isin(placed.kernels.law, COMPUTING)
     return np.asarray(np.where(computing & placed.matrix, MATRIX, placed.kernels.law))
+
+
+# Standard deviation of ln(true ÷ predicted) of a whole step: of the 45 runs of transformers published with NeuSight,
+# each on a device whose kernels and runs were left out.
+SPREAD = 0.12
+
+# Share of a launch that each further kernel of one call takes.
+FURTHER = 0.4
+
+
+# The last lists of ops as columns, so that one graph is laid out once for all devices.
+_TABLES = RecentResults[KernelTable]()
+
+
+class LearnedKernels:
+    """A ``KernelModel`` fitted to kernels of other devices, and of this one where measured.
+
+    Raises:
+        InvalidInput: the device is no GPU, or lacks its memory bandwidth or an op's dtype peak.
+    """
+
+    name = "learned kernels"
+    tier = Tier.LEARNED
+    host_spread = HOST_SPREAD
+
+    def __init__(
+        self, fitted: FittedKernels, device: Device, *, spread: float = SPREAD, reasons: tuple[str, ...] = ()
+    ) -> None:
+        require_gpu(device, "kernels were")
+        self.reasons = reasons
+        self._spread, self._fitted, self._boards = spread, fitted, DeviceFeatures.of([device])
+        self.factor = fitted.factor(device.name, device.vendor)
+        figures = device.calibration.figures if device.calibration else {}
+        self.call_s = figures.get("launch_s", LAUNCH_S[device.kind])
+
+    def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
+        """Return the spread on left-out devices."""
+        return self._spread
+
+    def ops_s(self, ops: Sequence[Op]) -> list[float]:
+        """Return the seconds of one call of each op; identical ops are predicted once."""
+        op_times_s: list[float] = self._priced(self._table(ops)).tolist()
+        return op_times_s
+
+    def launch_s(self, op: Op) -> float:
+        """Return the host seconds of one call; a view costs as much as a kernel."""
+        return self.call_s * (1 + FURTHER * (op.kernels - 1))
+
+    def step_s(self, graph: OpGraph) -> float:
+        """Return the seconds of the whole graph: the host runs ahead, so the slower of the two decides."""
+        kernels = self._table(graph.ops)
+        launches = float(kernels.count @ (1 + FURTHER * (kernels.launched - 1)))
+        return max(float(self._priced(kernels) @ kernels.count), self.call_s * launches)
+
+    def _table(self, ops: Sequence[Op]) -> KernelTable:
+        names = self._fitted.names
+        return _TABLES.get(ops, names, lambda: tabulate_ops(ops, {name: i for i, name in enumerate(names)}))
+
+    def _priced(self, kernels: KernelTable) -> Array:
+        alike, place = distinct_rows(kernel_keys(kernels))
+        seconds: Array = self.factor * alone_s(
+            self._fitted, kernels.at(alike), self._boards, np.zeros(len(alike), np.int64)
+        )
+        return seconds[place]
+
+
+def alone_s(fitted: FittedKernels, kernels: KernelTable, boards: DeviceFeatures, where: IntArray) -> Array:
+    """Return the seconds (n,) of kernels on the devices ``where`` of ``boards``."""
+    kernel_s = np.zeros(len(kernels))
+    runs = np.flatnonzero((kernels.moved > 0) | (kernels.flops > 0))  # a view runs no kernel
+    kernel_s[runs] = fitted.predict(kernels.at(runs), boards, where[runs], queued=True)[0]
+    return kernel_s
+
+
+def kernel_keys(kernels: KernelTable) -> Array:
+    """Return the columns (n, 13) that decide a kernel's time."""
+    return np.column_stack((
+        kernels.law, kernels.dtype, kernels.name, kernels.b, kernels.m, kernels.n, kernels.k, kernels.work,
+        kernels.fast_m, kernels.rows, kernels.columns, kernels.width, kernels.moved,
+    )).astype(np.float64)  # fmt: skip

@@ -1,10 +1,10 @@
 """Damped Gauss-Newton: the search that fits kernel models and op utilization to log errors."""
 
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
-from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array
 
 T = TypeVar("T")
@@ -13,47 +13,31 @@ LONGEST_STEP = 1.0
 MOST_TRIES = 8
 
 
-class LeastSquares(Protocol[T]):
-    """A cost to minimise, linearised at points x (k,)."""
-
-    def cost(self, x: Array) -> tuple[float, T]:
-        """Return the cost at ``x``, and the intermediate results that ``normal`` needs."""
-
-    def normal(self, x: Array, state: T) -> tuple[Array, Array]:
-        """Return the normal matrix (k, k) and the right side (k,) of a step."""
-
-
-class Damping(Frozen):
-    """Multiple of the normal matrix's diagonal: divided by ``easier`` after a gain, else multiplied by ``harder``.
-
-    A search ends after ``rounds``, or when a round lowers the cost by a smaller share than ``enough``.
-    """
-
-    start: float
-    easier: float
-    harder: float
-    enough: float
-    rounds: int
-    least: float = 0.0
-
-
 def minimize(
-    problem: LeastSquares[T], x: Array, damping: Damping, *, low: float | Array = -np.inf, high: float | Array = np.inf
-) -> tuple[Array, Array]:
-    """Return the point of least cost between ``low`` and ``high``, and the normal matrix before the last step."""
-    (cost, state), amount = problem.cost(x), damping.start
-    for _ in range(damping.rounds):
-        normal, right = problem.normal(x, state)
+    cost_of: Callable[[Array], tuple[float, T]], linearize: Callable[[Array, T], tuple[Array, Array]], x: Array, *,
+    damping: float, easier: float, harder: float, enough: float, rounds: int, least: float = 0.0,
+    low: float | Array = -np.inf, high: float | Array = np.inf,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return the point of least cost between ``low`` and ``high``, and the normal matrix before the last step.
+
+    ``cost_of`` returns the cost at a point (k,), and the intermediate results that ``linearize`` needs to return the
+    normal matrix (k, k) and the right side (k,) of a step. ``damping`` is a multiple of that matrix's diagonal: divided
+    by ``easier`` after a gain, else multiplied by ``harder``. The search ends after ``rounds``, or when a round lowers
+    the cost by a smaller share than ``enough``.
+    """
+    cost, state = cost_of(x)
+    for _ in range(rounds):
+        normal, right = linearize(x, state)
         before = cost
         for _ in range(MOST_TRIES):
-            step = np.linalg.solve(normal + amount * np.diag(np.diag(normal)), right)
+            step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), right)
             tried = np.clip(x + np.clip(step, -LONGEST_STEP, LONGEST_STEP), low, high)
-            reached, tried_state = problem.cost(tried)
+            reached, tried_state = cost_of(tried)
             if reached < cost:
                 x, cost, state = tried, reached, tried_state
-                amount = amount / damping.easier if amount > damping.least else 0.0
+                damping = damping / easier if damping > least else 0.0
                 break
-            amount = max(damping.harder * amount, damping.least)
-        if before - cost < damping.enough * before:
+            damping = max(harder * damping, least)
+        if before - cost < enough * before:
             break
     return x, normal

@@ -5,29 +5,27 @@ from collections.abc import Container, Mapping
 
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
 
-# Operator → the sweep operator with the same cost behaviour.
-STANDS_FOR = {
-    "linear": "addmm", "addmv": "addmm", "mv": "mm", "matmul": "mm", "baddbmm": "bmm", "dot": "sum",
-    "mkldnn_convolution": "convolution", "cudnn_convolution": "convolution", "conv2d": "convolution",
-    "sub": "add", "mul": "add", "rsub": "mul_scalar", "neg": "mul_scalar", "abs": "mul_scalar", "clamp": "hardtanh",
-    "leaky_relu": "relu", "elu": "exp", "softplus": "exp", "log": "exp", "sin": "exp", "cos": "exp", "erf": "gelu",
-    "sigmoid_backward": "tanh_backward", "leaky_relu_backward": "threshold_backward", "hardswish": "silu",
-    "hardswish_backward": "silu_backward", "elu_backward": "silu_backward", "hardsigmoid": "hardtanh",
-    "hardsigmoid_backward": "hardtanh_backward", "native_dropout": "bernoulli_", "bernoulli": "bernoulli_",
-    "uniform_": "bernoulli_", "normal_": "bernoulli_", "randn": "bernoulli_", "rsqrt": "sqrt", "reciprocal": "sqrt",
-    "masked_fill": "where", "zeros": "fill_", "ones": "fill_", "full": "fill_", "zero_": "fill_", "zeros_like": "fill_",
-    "ones_like": "fill_", "new_zeros": "fill_", "empty_like": "fill_", "_to_copy": "copy_", "contiguous": "clone",
-    "lerp": "lerp_", "addcmul": "addcmul_", "addcdiv": "addcdiv_", "stack": "cat", "split_with_sizes_copy": "clone",
-    "index_put": "index_put_", "_index_put_impl_": "index_put_", "index_add": "index_add_",
-    "scatter_add": "scatter_add_", "scatter": "scatter_add_", "scatter_": "scatter_add_", "repeat": "clone",
-    "_safe_softmax": "_softmax", "_native_batch_norm_legit": "native_batch_norm", "var_mean": "mean",
-    "_native_batch_norm_legit_no_training": "native_batch_norm_inference", "prod": "sum", "max": "sum", "min": "sum",
-    "amax": "mean", "argmax": "mean", "linalg_vector_norm": "sum", "avg_pool2d": "max_pool2d_with_indices",
-    "avg_pool2d_backward": "max_pool2d_with_indices_backward", "_adaptive_avg_pool2d": "mean_window",
-    "_adaptive_avg_pool2d_backward": "copy_", "upsample_bilinear2d": "upsample_nearest2d", "pow_": "pow",
-    "upsample_bilinear2d_backward": "upsample_nearest2d_backward", "select_backward": "fill_",
-    "slice_backward": "copy_",
+# Sweep operator → operators with the same cost behaviour.
+_ALIKE = {
+    "addmm": "linear addmv", "mm": "mv matmul", "bmm": "baddbmm", "sum": "dot prod max min linalg_vector_norm",
+    "convolution": "mkldnn_convolution cudnn_convolution conv2d", "add": "sub mul", "mul_scalar": "rsub neg abs",
+    "hardtanh": "clamp hardsigmoid", "relu": "leaky_relu", "exp": "elu softplus log sin cos", "gelu": "erf",
+    "tanh_backward": "sigmoid_backward", "threshold_backward": "leaky_relu_backward", "silu": "hardswish",
+    "silu_backward": "hardswish_backward elu_backward", "hardtanh_backward": "hardsigmoid_backward",
+    "bernoulli_": "native_dropout bernoulli uniform_ normal_ randn", "sqrt": "rsqrt reciprocal",
+    "where": "masked_fill",
+    "fill_": "zeros ones full zero_ zeros_like ones_like new_zeros empty_like select_backward",
+    "copy_": "_to_copy _adaptive_avg_pool2d_backward slice_backward",
+    "clone": "contiguous split_with_sizes_copy repeat", "lerp_": "lerp", "addcmul_": "addcmul",
+    "addcdiv_": "addcdiv", "cat": "stack", "index_put_": "index_put _index_put_impl_", "index_add_": "index_add",
+    "scatter_add_": "scatter_add scatter scatter_", "_softmax": "_safe_softmax",
+    "native_batch_norm": "_native_batch_norm_legit", "mean": "var_mean amax argmax",
+    "native_batch_norm_inference": "_native_batch_norm_legit_no_training", "max_pool2d_with_indices": "avg_pool2d",
+    "max_pool2d_with_indices_backward": "avg_pool2d_backward", "mean_window": "_adaptive_avg_pool2d",
+    "upsample_nearest2d": "upsample_bilinear2d", "pow": "pow_",
+    "upsample_nearest2d_backward": "upsample_bilinear2d_backward",
 }  # fmt: skip
+STANDS_FOR = {name: swept for swept, names in _ALIKE.items() for name in names.split()}
 
 # Kind → representative of operators in no table.
 BY_KIND = {

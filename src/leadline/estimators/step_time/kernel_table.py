@@ -17,6 +17,7 @@ KERNEL_KINDS = ("product", "batched", "convolution", "stream", "norm", "softmax"
 COMPUTING = (PRODUCT, BATCHED, CONVOLUTION)
 # Group of products on matrix units, whatever their op.
 MATRIX = len(KERNEL_KINDS)
+COMPUTING_GROUPS = (*COMPUTING, MATRIX)
 KERNEL_GROUPS = (*KERNEL_KINDS, "matrix")
 # Half of the edge of the usual large tile: a library takes a smaller one where an odd number of halves is filled.
 HALF_TILE = 64.0
@@ -77,15 +78,9 @@ def tabulate_ops(ops: Iterable[Op], names: Mapping[str, int] | None = None) -> K
     Raises:
         InvalidInput: the arithmetic of an op runs in a dtype that no device has.
     """
-    positions = names or {}
-    row_of: dict[int, tuple[float, ...]] = {}
-    rows = []
-    for op in ops:
-        row = row_of.get(id(op))
-        if row is None:
-            row = row_of[id(op)] = _row(op, positions)
-        rows.append(row)
-    matrix = np.array(rows, dtype=np.float64).reshape(len(rows), 19)
+    ops = list(ops)
+    row_of = {number: _row(op, names or {}) for number, op in {id(op): op for op in ops}.items()}
+    matrix = np.array([row_of[id(op)] for op in ops], dtype=np.float64).reshape(len(ops), 19)
     law, dtype, name = matrix[:, :3].astype(np.int64).T
     return KernelTable(law, dtype, name, *(matrix[:, i].copy() for i in range(3, 19)))
 
@@ -131,7 +126,9 @@ def _computed(op: Op) -> tuple[int, tuple[float, ...]]:
     """Return an op's kind, and ``b, m, n, k, work, fast_m, fast_k, transform, side`` of its product."""
     dims, kind = op.dims, op.kind
     if not op.flops or kind not in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN):
-        return _streams(op), (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+        # Batch norms do not count as norms: their channels are few and long, so no block waits for its row.
+        streams = STREAM if "batch_norm" in op.name else _BY_KIND.get(kind, STREAM)
+        return streams, (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
     if kind is OpKind.CONV and "c" in dims:
         return CONVOLUTION, _convolved(op)
     if kind is OpKind.ATTENTION and "q" in dims:
@@ -146,14 +143,6 @@ def _computed(op: Op) -> tuple[int, tuple[float, ...]]:
     b, m, n, k = max(b, 1), max(m, 1), max(n, 1), max(k, 1)
     work = op.flops / (2.0 * b * m * n * k)
     return BATCHED if b > 1 else PRODUCT, (b, m, n, k, work, 0.0, 0.0, 0.0, 1.0)
-
-
-def _streams(op: Op) -> int:
-    """Return the kind of a streaming op.
-
-    Batch norms do not count as norms: their channels are few and long, so no block waits for its row.
-    """
-    return STREAM if "batch_norm" in op.name else _BY_KIND.get(op.kind, STREAM)
 
 
 def _convolved(op: Op) -> tuple[float, ...]:
@@ -174,17 +163,18 @@ def kernel_coordinates(group: int, kernels: KernelTable) -> Array:
     """Return log sizes (n, f), the coordinates of kernels in their group."""
     if group == CONVOLUTION:
         images = np.maximum(kernels.m / kernels.side**2, 1.0)
-        return np.column_stack([np.log(each) for each in (kernels.b, images, kernels.side, kernels.n, kernels.k)])
-    if group in COMPUTING or group == MATRIX:
-        return np.column_stack([np.log(each) for each in (kernels.b, kernels.m, kernels.n, kernels.k)])
-    each_moves = np.maximum(kernels.moved / (kernels.rows * kernels.columns), 1e-3)
-    return np.column_stack([np.log(each) for each in (kernels.rows, kernels.columns, each_moves)])
+        sizes = [kernels.b, images, kernels.side, kernels.n, kernels.k]
+    elif group in COMPUTING_GROUPS:
+        sizes = [kernels.b, kernels.m, kernels.n, kernels.k]
+    else:
+        sizes = [kernels.rows, kernels.columns, np.maximum(kernels.moved / (kernels.rows * kernels.columns), 1e-3)]
+    return np.column_stack([np.log(size) for size in sizes])
 
 
 def gp_coordinates(group: int, kernels: KernelTable) -> Array:
     """Return ``kernel_coordinates`` with half-filled tiles and alignment, which also select kernels."""
     where = kernel_coordinates(group, kernels)
-    if group not in COMPUTING and group != MATRIX:
+    if group not in COMPUTING_GROUPS:
         return where
     halves = (np.ceil(kernels.m / HALF_TILE) % 2, np.ceil(kernels.n / HALF_TILE) % 2)
     return np.column_stack([where, *halves, kernels.k % 4 == 0])

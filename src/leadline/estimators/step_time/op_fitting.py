@@ -15,8 +15,7 @@ import numpy as np
 
 from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, IntArray
-from leadline.estimators.step_time.gauss_newton import Damping, minimize
-from leadline.estimators.step_time.op_residuals import fit_op_residuals
+from leadline.estimators.step_time.gauss_newton import minimize
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, Cells
 from leadline.estimators.step_time.op_utilization import (
     CLASS_COLUMNS,
@@ -27,6 +26,7 @@ from leadline.estimators.step_time.op_utilization import (
     ObservedSteps,
     OpBasis,
     OpUtilization,
+    fit_op_residuals,
     op_powers,
     op_residuals,
     slopes_s,
@@ -38,7 +38,6 @@ FREEDOM = 0.03
 ODD, FAR = 0.04, 0.4
 # Larger log errors are clipped, since they no longer determine residuals of ops.
 MOST_DEPARTED = 1.0
-DAMPING = Damping(start=0.0, easier=10, harder=10, least=1e-2, enough=1e-3, rounds=10_000)
 # Bounds of the host's launch.
 LAUNCHES_S = (1e-6, 3e-5)
 
@@ -57,7 +56,10 @@ def fit_op_utilization(
                         np.full(len(observed), np.log(begin.launch_s))])  # fmt: skip
     low, high = np.full((2, len(x)), [[-np.inf], [np.inf]])
     low[-len(observed) :], high[-len(observed) :] = np.log(LAUNCHES_S)
-    x, normal = minimize(search, x, DAMPING, low=low, high=high)
+    x, normal = minimize(
+        search.cost, search.normal, x, damping=0.0, easier=10, harder=10, least=1e-2, enough=1e-3, rounds=10_000,
+        low=low, high=high,
+    )  # fmt: skip
     variance = np.full(WEIGHT_COUNT, 1 / (ridge * FREEDOM))
     variance[search.used] = np.diag(np.linalg.inv(normal))[: len(search.used)]
     return [replace(search.law(x, number), variance=variance) for number in range(len(observed))]

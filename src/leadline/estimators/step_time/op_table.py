@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import log2, prod
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
-from leadline.estimators.ports import Array, IntArray
+from leadline.estimators.ports import Array, IntArray, Mask
+from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.kernel_families import plain_name
 from leadline.estimators.step_time.roofline import MATRIX_KINDS
 
@@ -49,7 +49,7 @@ class OpTable(Frozen):
 
     classes: IntArray
     dtypes: IntArray
-    matrix: npt.NDArray[np.bool_]
+    matrix: Mask
     flops: Array
     bytes: Array
     count: Array
@@ -105,8 +105,12 @@ class OpTable(Frozen):
         )  # fmt: skip
 
 
-def index_ops(ops: Iterable[Op]) -> tuple[OpTable, IntArray]:
-    """Return the table of one graph, and for each op its row there, of shape (n,): −1 for a view."""
+@RecentCache
+def index_ops(ops: Sequence[Op]) -> tuple[OpTable, IntArray]:
+    """Return the table of one graph, and for each op its row there, of shape (n,): −1 for a view.
+
+    The last results are kept, so that one graph is laid out once for all devices.
+    """
     numbers: dict[tuple[float, ...], int] = {}
     counts, where = _count_rows(ops, numbers)
     return OpTable.from_rows(list(numbers), [counts]), np.array(where, np.int64)

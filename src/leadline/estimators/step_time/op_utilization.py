@@ -3,21 +3,110 @@
 An op takes its roofline, the hypotenuse of arithmetic at the peak and traffic at the bandwidth, times ``LEAST_MULTIPLE
 + exp(f)``. Here f is linear in the logarithms of its sizes, with weights of its class. A step is the sum of its ops, or
 of its launches where the host is slower, so whole steps determine the weights (``op_fitting``). Kernel selection is not
-linear in sizes; kriged residuals model it (``op_residuals``).
+linear in sizes, so residuals are kriged over similar ops.
+
+The residual of an op's log time is a Gaussian process over its sizes, independent for each class. A step's residual is
+the sum of its ops', weighted by their shares of the step. Whole steps therefore determine the residuals of ops, and an
+unseen model inherits those of similar kernels.
 """
 
 import numpy as np
-import numpy.typing as npt
-from msgspec import field
+from msgspec import field, structs
 
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
-from leadline.estimators.ports import Array, State, Stored
-from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES
-from leadline.estimators.step_time.op_residuals import OpResiduals
+from leadline.estimators.gp import squared_exponential
+from leadline.estimators.ports import Array, IntArray, Single, State, Stored
+from leadline.estimators.step_time.kernel_table import distinct_rows
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, Cells, OpTable
-from leadline.estimators.step_time.roofline import require_bandwidth
+from leadline.estimators.step_time.roofline import l2_bytes, require_bandwidth
+
+# Classes of which a library has many kernels, or none: their speed jumps with the sizes.
+FICKLE = ("conv_grouped", "conv_depthwise", "conv_grouped_backward", "conv_depthwise_backward")
+# Prior log deviations of an op's residual, and of fickle classes.
+DEPARTURE, FICKLE_DEPARTURE = 0.5, 1.0
+# Log deviation of a step from other causes; larger errors weigh less.
+NOISE = 0.05
+# Ops that take less of a step tell nothing of themselves.
+LEAST_SHARE = 0.01
+# Largest log residual of an op.
+FARTHEST = 1.0
+# Lengths over which ops are alike, of the columns of `op_coordinates`.
+_OCTAVES = np.array([0.5, 0.5, 0.5, 1.0, 0.5, 0.5, 1.0, 1.0, 0.5, 1.0, 0.5, 0.5, 0.5])
+# Widths differ by at most so many factors of two for a kernel: 32 channels at once.
+_MOST_FACTORS = 5
+
+
+class OpResiduals(Stored):
+    """Known ops of u sizes: ``classes`` (u,), coordinates ``at`` (u, c), and ``weight`` (u,)."""
+
+    classes: IntArray
+    at: Single
+    weight: Single
+
+    def predict(self, table: OpTable) -> Array:
+        """Return the residual of each op's log time, shape (n,)."""
+        residuals = np.zeros(len(table.classes))
+        at = op_coordinates(table)
+        for number in np.unique(self.classes):
+            learned, rows = self.classes == number, np.flatnonzero(table.classes == number)
+            if not len(rows):
+                continue
+            first, place = distinct_rows(at[rows])
+            expected = squared_exponential(at[rows][first], self.at[learned]) @ self.weight[learned]
+            residuals[rows] = expected[place]
+        return np.clip(residuals, -FARTHEST, FARTHEST)
+
+    def merge(self, newer: "OpResiduals") -> "OpResiduals":
+        """Return the sum of both."""
+        return OpResiduals(*map(np.concatenate, zip(structs.astuple(self), structs.astuple(newer), strict=True)))
+
+    def dump(self) -> State:
+        """Return the known ops as arrays, with the ``classes`` in the narrowest type."""
+        return {**super().dump(), "classes": self.classes.astype(np.int16)}
+
+
+def fit_op_residuals(table: OpTable, row: IntArray, op: IntArray, share: Array, error: Array) -> OpResiduals:
+    """Return the likeliest residuals of ops, given the log errors of m steps (m,).
+
+    Op ``op`` of ``table`` takes ``share`` of step ``row``, each (e,).
+    """
+    kept = share > LEAST_SHARE
+    row, op, share = row[kept], op[kept], share[kept]
+    at, classes = op_coordinates(table)[op], table.classes[op]
+    covariance = np.diag(NOISE**2 * np.maximum(1.0, np.abs(error) / NOISE))
+    parts = []
+    for number in np.unique(classes):
+        members = np.flatnonzero(classes == number)
+        members = members[np.argsort(row[members], kind="stable")]
+        kinds, place = distinct_rows(at[members])
+        sizes = at[members][kinds]
+        rows, first = np.unique(row[members], return_index=True)
+        ops_and_steps = np.add.reduceat(squared_exponential(sizes, sizes)[:, place] * share[members], first, axis=1)
+        steps = np.add.reduceat(ops_and_steps[place] * share[members, None], first, axis=0)
+        departure = FICKLE_DEPARTURE if KERNEL_CLASSES[number] in FICKLE else DEPARTURE
+        covariance[np.ix_(rows, rows)] += departure**2 * steps
+        parts.append((number, sizes, place, row[members], departure**2 * share[members]))
+    believed = np.linalg.solve(covariance, error)
+    by_class = [
+        (np.full(len(sizes), number), sizes, np.bincount(place, weight * believed[rows], len(sizes)))
+        for number, sizes, place, rows, weight in parts
+    ]
+    if not by_class:
+        return OpResiduals(np.zeros(0, np.int64), np.zeros((0, len(_OCTAVES)), np.float32), np.zeros(0, np.float32))
+    class_numbers, sizes, weights = (np.concatenate(column) for column in zip(*by_class, strict=True))
+    return OpResiduals(class_numbers.astype(np.int64), sizes, weights.astype(np.float32))
+
+
+def op_coordinates(table: OpTable) -> Single:
+    """Return the coordinates (n, c) of ops in their class, in units of correlation length."""
+    s = table.sizes
+    widths = np.maximum(np.rint(2.0 ** s[:, :2]), 1).astype(np.int64)
+    factors = np.minimum(np.log2(widths & -widths), _MOST_FACTORS)
+    columns = [*s[:, :6].T, *factors.T, s[:, 8], s[:, 9], s[:, 10], s[:, 6], s[:, 11]]
+    return np.asarray((np.stack(columns, 1) / _OCTAVES).astype(np.float32))
+
 
 # Least multiple of an op's roofline: caches serve some ops faster than memory could.
 LEAST_MULTIPLE = 0.6
@@ -66,9 +155,12 @@ class OpBasis(Frozen):
         roofline_s = _roofline_s(table, busy_s, traffic_s)
         intensity = np.clip(np.log2((busy_s + 1e-12) / (traffic_s + 1e-12)), -8, 8)
         size = np.log2(roofline_s * 1e6)
-        cached = np.clip(np.log2(table.bytes / (device.l2_bytes or ASSUMED_L2_BYTES)), -4, 4)
+        cached = np.clip(np.log2(table.bytes / l2_bytes(device)), -4, 4)
         shared = _shared_columns(table, intensity, size, cached)
-        beyond_s = roofline_s if learned_on is None else _beyond_s(table, device, learned_on, roofline_s)
+        beyond_s = roofline_s
+        if learned_on and device.compute_units and learned_on.compute_units:
+            there_s = _roofline_s(table, *roofline_terms_s(table, learned_on))
+            beyond_s = there_s * (learned_on.compute_units / device.compute_units)
         return cls(table, roofline_s, beyond_s, shared, _class_columns(table, intensity, size))
 
 
@@ -96,7 +188,7 @@ class ObservedSteps(Frozen):
     """m measured steps of one setting: positions ``graph`` (m,) in ``basis``, and ``step_s`` (m,)."""
 
     basis: OpBasis
-    graph: npt.NDArray[np.int64]
+    graph: IntArray
     step_s: Array
 
 
@@ -181,14 +273,6 @@ def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
 
 def _roofline_s(table: OpTable, busy_s: Array, traffic_s: Array) -> Array:
     return np.asarray(np.hypot(busy_s, traffic_s) + RAMP_S * table.kernels)
-
-
-def _beyond_s(table: OpTable, device: Device, learned_on: Device, roofline_s: Array) -> Array:
-    """Return the cost of a further multiple, scaled by compute units if both are known."""
-    if not (device.compute_units and learned_on.compute_units):
-        return roofline_s
-    there_s = _roofline_s(table, *roofline_terms_s(table, learned_on))
-    return there_s * (learned_on.compute_units / device.compute_units)
 
 
 def _shared_columns(table: OpTable, intensity: Array, size: Array, cached: Array) -> Array:

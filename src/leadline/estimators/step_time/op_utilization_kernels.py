@@ -4,14 +4,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph, OpKind
 from leadline.core.hardware import Device
-from leadline.estimators.ports import Array, IntArray, State, floats, nest, strings, text_array, unnest
+from leadline.estimators.ports import Array, IntArray, Mask, State, floats, nest, strings, text_array, unnest
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.device_features import require_gpu
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, index_ops
@@ -24,11 +23,6 @@ UNSEEN = 0.3
 STRANGE = 0.5
 # Log spread of steps on a GPU without measured steps.
 SPREAD = 0.12
-
-Marks = npt.NDArray[np.bool_]
-
-# Makes the table of a graph's ops, and says for each op where it stands there; remembers the last ones.
-OpTableFactory = Callable[[Sequence[Op]], tuple[OpTable, IntArray]]
 
 
 class StepSetting(Frozen, order=True):
@@ -58,7 +52,7 @@ class SettingModel(Frozen):
 
     law: OpUtilization
     typical_spread: float
-    learned_classes: Marks
+    learned_classes: Mask
     learned_on: str
 
 
@@ -141,11 +135,11 @@ class OpUtilizationKernels:
 
     def __init__(
         self, laws: OpUtilizationModels, device: Device, graph: OpGraph, *, devices: Callable[[str], Device],
-        spread: float = SPREAD, reasons: tuple[str, ...] = (), tables: OpTableFactory = index_ops,
+        spread: float = SPREAD, reasons: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         require_gpu(device, "steps were")
         self.reasons = reasons
-        self._device, self._spread, self._tables = device, spread, tables
+        self._device, self._spread = device, spread
         models = [laws.models[setting] for setting in laws.settings_for(device, graph)]
         self._laws = [model.law for model in models]
         self._origins = [None if model.learned_on == device.name else devices(model.learned_on) for model in models]
@@ -189,16 +183,12 @@ class OpUtilizationKernels:
 
     def _predict(self, ops: Sequence[Op]) -> _GraphPrediction:
         """Return the geometric mean of the models' predictions for a graph and its ops."""
-        table, where = self._tables(ops)
+        table, where = index_ops(ops)
         bases = [OpBasis.from_table(table, self._device, learned_on=estimate) for estimate in self._origins]
         each = [predict_graphs_and_ops(basis, law) for basis, law in zip(bases, self._laws, strict=True)]
-        return _GraphPrediction(
-            table,
-            where,
-            np.exp(np.mean([np.log(op_s) for _, _, op_s in each], axis=0)),
-            math.exp(float(np.mean([math.log(step_s[0]) for step_s, _, _ in each]))),
-            float(np.mean([spread[0] for _, spread, _ in each])),
-        )
+        op_s = np.exp(np.mean([np.log(op_s) for _, _, op_s in each], axis=0))
+        step_s = math.exp(float(np.mean([math.log(step_s[0]) for step_s, _, _ in each])))
+        return _GraphPrediction(table, where, op_s, step_s, float(np.mean([spread[0] for _, spread, _ in each])))
 
 
 def is_channels_last(graph: OpGraph) -> bool:

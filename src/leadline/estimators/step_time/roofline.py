@@ -1,4 +1,7 @@
-"""Op times from vendor specifications alone: a roofline with bounded efficiency, plus launches."""
+"""Op times from vendor specifications alone: a roofline with bounded efficiency, plus launches.
+
+Rules replace figures of a GPU that the catalog lacks. No rule takes the figures of another device.
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +11,73 @@ from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.recent_cache import RecentCache
-from leadline.estimators.step_time.missing_figures import PROCESS_NM, compute_units
+
+ASSUMED_L2_BYTES = 6 * 2.0**20
+"""L2 size of most GPUs until 2022: little of a step fits in it."""
+CLOCK_HZ = 1.7e9
+"""Median boost clock of the catalog's GPUs."""
+# Lanes of a compute unit by compute capability (CUDA C++ Programming Guide, arithmetic throughput); AMD's have 64 until
+# CDNA2.
+_LANES = {"6.1": 128, "8.6": 128, "8.7": 128, "8.9": 128, "9.0": 128, "10.0": 128, "10.3": 128, "12.0": 128}
+USUAL_LANES = 64
+# Vector float32 operations for each byte of bandwidth: about the catalog's median GPU.
+BALANCE = 15.0
+# Process node by architecture, for the power cap.
+PROCESS_NM = {
+    "Kepler": 28, "Maxwell": 28, "Pascal": 16, "Volta": 12, "Turing": 12, "Ampere": 7.5, "Ada": 4.5, "Hopper": 4.5,
+    "Blackwell": 4.5, "Blackwell Ultra": 4.5,
+}  # fmt: skip
+ASSUMED_SPREAD = 0.2
+"""Log spread that assumed figures add, an assumption: a device's units or cache may be half or twice the rule's."""
+
+
+def vector_flops_per_s(device: Device) -> float:
+    """Return the float32 peak; NaN without a bandwidth to infer it from."""
+    return device.peak_flops_per_s.get("float32") or BALANCE * float(device.memory_bytes_per_s or "nan")
+
+
+def compute_units(device: Device) -> float:
+    """Return the compute units, else those that reach the float32 peak at the clock."""
+    if device.compute_units:
+        return float(device.compute_units)
+    lanes = device.lanes_per_unit or _LANES.get(device.compute_capability or "", USUAL_LANES)
+    return max(vector_flops_per_s(device) / (2 * lanes * (device.boost_hz or CLOCK_HZ)), 1.0)
+
+
+def l2_bytes(device: Device) -> float:
+    """Return the size of the last-level cache."""
+    return float(device.l2_bytes or ASSUMED_L2_BYTES)
+
+
+def clock_hz(device: Device) -> float:
+    """Return the boost clock, else the clock at which all lanes reach the float32 peak."""
+    if device.boost_hz:
+        return device.boost_hz
+    if not (device.compute_units and device.lanes_per_unit):
+        return CLOCK_HZ
+    return vector_flops_per_s(device) / (2 * device.compute_units * device.lanes_per_unit)
+
+
+def describe_missing(device: Device) -> tuple[str, ...]:
+    """Return a sentence about the figures that a rule replaces on a GPU; empty if the catalog has all of them."""
+    if device.kind is not DeviceKind.GPU:
+        return ()
+    peak, has_lanes = device.peak_flops_per_s.get("float32"), device.compute_units and device.lanes_per_unit
+    rules = (
+        (peak, f"float32 peak ({BALANCE:.0f} operations for each byte of bandwidth assumed)"),
+        (device.compute_units, f"compute units ({compute_units(device):.0f} assumed, from its float32 peak)"),
+        (device.boost_hz or has_lanes, f"clock ({CLOCK_HZ / 1e9:.1f} GHz assumed)"),
+        (device.l2_bytes, f"L2 size ({ASSUMED_L2_BYTES / 2**20:.0f} MiB assumed)"),
+        (device.tdp_w or device.architecture not in PROCESS_NM, "power limit (none assumed)"),
+    )
+    assumed = ", ".join(rule for figure, rule in rules if not figure)
+    return (f"wider interval: the catalog lacks figures of {device.name}: {assumed}",) if assumed else ()
+
+
+def widen_spread(spread: float, device: Device) -> float:
+    """Return a log spread, wider if a rule replaces figures of the device."""
+    return math.hypot(spread, ASSUMED_SPREAD) if describe_missing(device) else spread
+
 
 # Kinds whose arithmetic runs on the matrix units, at the peak of their dtype, where there are any.
 MATRIX_KINDS = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
@@ -79,13 +148,9 @@ class RooflineKernels:
     name = "maker's figures"
     tier = Tier.SPECS
     host_spread = HOST_SPREAD
-    spread = UNMEASURED_SPREAD
 
-    def __init__(self, device: Device, *, spread: float | None = None, reasons: tuple[str, ...] = ()) -> None:
-        self.device = device
-        self.reasons = reasons
-        if spread is not None:
-            self.spread = spread
+    def __init__(self, device: Device, *, spread: float = UNMEASURED_SPREAD, reasons: tuple[str, ...] = ()) -> None:
+        self.device, self.spread, self.reasons = device, spread, reasons
         self._bytes_per_s = require_bandwidth(device)
         self._price = RecentCache[Sequence[Op], list[float]](lambda ops: [self.op_s(op) for op in ops])
 
@@ -132,7 +197,7 @@ class RooflineKernels:
         dtype = "tf32" if op.dtype == "float32" and op.kind in (OpKind.CONV, OpKind.RNN) else op.dtype
         peaks = self.device.peak_flops_per_s
         if dtype == "tf32":
-            dtype = next((one for one in ("tf32", "float32", "bfloat16") if one in peaks), "float32")
+            dtype = next((name for name in ("tf32", "float32", "bfloat16") if name in peaks), "float32")
         if dtype not in peaks and self.device.kind is DeviceKind.CPU and "float32" in peaks:
             dtype = "float32"
         if dtype not in peaks:

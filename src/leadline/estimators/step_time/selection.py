@@ -9,8 +9,7 @@ from leadline.core.estimate import NORMAL_90
 from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind, Stage
 from leadline.core.hardware import Device
-from leadline.estimators.step_time.missing_figures import describe_missing, widen_spread
-from leadline.estimators.step_time.roofline import MATRIX_KINDS, UNMEASURED_SPREAD
+from leadline.estimators.step_time.roofline import MATRIX_KINDS, UNMEASURED_SPREAD, describe_missing, widen_spread
 
 PRECISIONS = {"float32": "single", "tf32": "TF32", "float16": "half", "bfloat16": "half"}
 # Share of the arithmetic in convolutions from which on a model works on images, whatever else it does.
@@ -127,12 +126,9 @@ def rank_estimators(
     """
     best_records: dict[str, AccuracyRecord] = {}
     for record in records:
-        if record.estimator not in candidates or record.group != group:
-            continue
-        if record.estimator in knowing or not record.known:
-            best = best_records.get(record.estimator)
-            if best is None or record.known:
-                best_records[record.estimator] = record
+        is_better = record.estimator in knowing if record.known else record.estimator not in best_records
+        if is_better and record.estimator in candidates and record.group == group:
+            best_records[record.estimator] = record
     return sorted(best_records.values(), key=lambda record: record.error)
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from leadline.core.estimate import Tier
 from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, KernelTiming
+from leadline.estimators.gp import exponential, leave_one_out
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.analytical_kernels import (
     KernelMeasurements,
@@ -20,11 +22,17 @@ from leadline.estimators.step_time.analytical_kernels import (
     subtract_launch_s,
 )
 from leadline.estimators.step_time.device_features import DeviceFeatures, PlacedKernels, place_kernels
-from leadline.estimators.step_time.fitted_kernels import LARGEST_CORRECTION, FittedKernels, SweptGroup, kernel_groups
+from leadline.estimators.step_time.fitted_kernels import (
+    LARGEST_CORRECTION,
+    FittedKernels,
+    KernelGP,
+    LearnedKernels,
+    SweptGroup,
+    kernel_groups,
+)
 from leadline.estimators.step_time.kernel_families import PRODUCTS, RECURRENT
-from leadline.estimators.step_time.kernel_gp import KernelGP, TreePredictions, fit_kernel_gp
 from leadline.estimators.step_time.kernel_table import KernelTable, gp_coordinates, tabulate_ops
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
+from leadline.estimators.step_time.roofline import MATRIX_KINDS
 
 # Fewest kernels to fit a group.
 LEAST_KERNELS = 8
@@ -170,6 +178,65 @@ def _fit_residuals(
     return fit_kernel_gp(gp_coordinates(number, part.kernels), errors, grown)
 
 
+# Logarithm to begin with of the scale of every size, and of two variances over that of the surface of sizes: of what
+# leaves share, and of a single kernel's own.
+START = -1.0
+# How far each of those logarithms is moved in the rounds of the search.
+STEPS = (1.1, 1.1, 0.6)
+FARTHEST = (-6.0, 3.5)
+# Logarithmic error from which on a kernel counts less than its square (pseudo-Huber).
+ROBUST = 0.15
+# The trust in trees that is expected of a device, and its standard deviation.
+TRUSTED = 0.5
+
+
+class TreePredictions(Frozen):
+    """Trees on s kernels: values ``predicted`` (s,), leaves (s, trees) and the number of nodes."""
+
+    predicted: Array
+    leaves: IntArray
+    nodes: int
+
+
+def fit_kernel_gp(points: Array, values: Array, grown: TreePredictions | None = None) -> KernelGP:
+    """Return the surface of least robust leave-one-out error, by coordinate search of its scales.
+
+    The trust in the trees' own correction is one more unknown, about a half.
+    """
+    # The share of the trees in which two kernels end in the same leaf, and what an unknown trust in them has in common.
+    common: Array | float = 0.0
+    trust, mean = common, common
+    if grown is not None:
+        common = np.mean([leaf[:, None] == leaf[None, :] for leaf in grown.leaves.T], axis=0)
+        trust, mean = TRUSTED**2 * np.outer(grown.predicted, grown.predicted), TRUSTED * grown.predicted
+
+    def misfit(at: Array) -> tuple[float, Array, Array]:
+        scaled = points * np.exp(at[:-2])
+        covariance = exponential(scaled, scaled) + np.exp(at[-2]) * common + trust
+        covariance[np.diag_indices(len(covariance))] += np.exp(at[-1])
+        weights, errors = leave_one_out(covariance, values - mean)
+        return float(np.mean(np.sqrt(1 + (errors / ROBUST) ** 2) - 1)), weights, errors
+
+    at = np.full(points.shape[1] + 2, START)
+    best, weights, errors = misfit(at)
+    for step, i in product(STEPS, range(len(at))):
+        for move in (step, -step):
+            tried = at.copy()
+            tried[i] = np.clip(tried[i] + move, *FARTHEST)
+            cost, tried_weights, tried_errors = misfit(tried)
+            if cost < best:
+                best, weights, errors, at = cost, tried_weights, tried_errors, tried
+                break
+    surface = KernelGP(points, np.exp(at[:-2]), weights, 0.0, float(np.sqrt(np.mean(errors**2))))
+    if grown is None:
+        return surface
+    trees = grown.leaves.shape[1]
+    by_node = np.bincount(grown.leaves.ravel(), np.repeat(np.exp(at[-2]) * weights / trees, trees), grown.nodes)
+    trusted = TRUSTED + TRUSTED**2 * float(grown.predicted @ weights)
+    # Rounded as it is kept, so that a stored surface predicts the same.
+    return replace(surface, trusted=trusted, values=by_node.astype(np.float32).astype(np.float64))
+
+
 _KINDS = {
     **dict.fromkeys(PRODUCTS, OpKind.GEMM), **dict.fromkeys(RECURRENT, OpKind.RNN), "convolution": OpKind.CONV,
     "attention": OpKind.ATTENTION,
@@ -217,17 +284,14 @@ def calibration_samples(device: Device, names: tuple[str, ...]) -> KernelSamples
 def timing_to_op(timing: KernelTiming, names: tuple[str, ...] = ()) -> Op:
     """Return a timed kernel as the op of a traced graph."""
     kind, dims = _kind(timing.kind), dict(timing.dims)
-    name = next(
-        (candidate for candidate in (f"aten.{timing.kind}", f"aten.{timing.kind}.Tensor") if candidate in names),
-        timing.kind,
-    )
+    candidates = (f"aten.{timing.kind}", f"aten.{timing.kind}.Tensor")
+    name = next((candidate for candidate in candidates if candidate in names), timing.kind)
     stage = Stage.BACKWARD if "backward" in timing.kind else Stage.FORWARD
-    if kind in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION):
+    if kind in MATRIX_KINDS:
+        if kind is OpKind.RNN:
+            dims = {"batch": dims["b"], "seq": dims["q"], "input": dims["c"], "hidden": dims["k"]}
         dims.pop("elements", None)
         return Op(name, kind, stage, timing.dtype, timing.flops, timing.bytes_moved, 0.0, dims=dims)
-    if kind is OpKind.RNN:
-        sizes = {"batch": dims["b"], "seq": dims["q"], "input": dims["c"], "hidden": dims["k"]}
-        return Op(name, kind, stage, timing.dtype, timing.flops, timing.bytes_moved, 0.0, dims=sizes)
     columns = dims.get("columns", LOOKED_UP)
     rows = dims.get("rows", math.ceil(dims["elements"] / columns))
     written = float(BYTES_PER_ELEMENT[timing.dtype]) * dims["elements"]
