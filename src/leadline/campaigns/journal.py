@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 from signal import Signals
 from statistics import median
@@ -29,21 +30,7 @@ LOCAL_SYSTEM = "local"  # this machine as a system of the plane
 RETRIED_STATES = (JobState.CANCELLED, JobState.PREEMPTED, JobState.NODE_FAIL, JobState.UNKNOWN)
 MIN_PACED_RUNS = 3  # fewest completed runs from which the error of the forecasts is estimated
 
-_MORE = """
-CREATE TABLE planned (
-    key TEXT PRIMARY KEY,
-    position INTEGER NOT NULL,
-    spec TEXT NOT NULL,
-    document TEXT NOT NULL,
-    discarded INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE TABLE outcome (
-    attempt TEXT PRIMARY KEY,
-    job TEXT NOT NULL,
-    document TEXT NOT NULL,
-    stored INTEGER NOT NULL DEFAULT 0
-) STRICT;
-"""
+_MORE = files("leadline.campaigns").joinpath("journal.sql").read_text(encoding="utf-8")
 
 
 class CampaignRun(Frozen, dict=True):

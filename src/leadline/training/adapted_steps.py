@@ -17,25 +17,17 @@ ADAPTED_SCHEMA = "leadline.adapted/1"
 
 
 class AdaptedRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The adapted estimator of one group of jobs on the device, and its errors on left-out models.
+    """The adapted estimator of one group of jobs on the device, and its errors on left-out models."""
 
-    Attributes:
-        group: of jobs; ``None`` for all jobs without a record of their own.
-        by_law: a model fitted to the device predicts, instead of a factor on the shipped estimator.
-        error: mean of |predicted ÷ measured − 1| with the user's runs; ``before`` is without them.
-        spread: standard deviation of ln(measured ÷ predicted).
-        runs: number of measured steps.
-    """
-
-    group: StepGroup | None
+    group: StepGroup | None  # of jobs; ``None`` for all jobs without a record of their own
     channels_last: bool
     estimator: str
-    by_law: bool
+    by_law: bool  # a model fitted to the device predicts, instead of a factor on the shipped estimator
     factor: float
-    error: float
+    error: float  # mean of |predicted ÷ measured − 1| with the user's runs; ``before`` is without them
     before: float
-    spread: float
-    runs: int
+    spread: float  # standard deviation of ln(measured ÷ predicted)
+    runs: int  # number of measured steps
     source: str
     made_on: str
 

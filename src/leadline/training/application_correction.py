@@ -32,25 +32,19 @@ CORRECTION_SCHEMA = "leadline.correction/1"
 
 
 class CorrectionCard(Card, frozen=True, kw_only=True):
-    """Origin and accuracy of a correction of one quantity; ``factor`` multiplies the estimator's predictions.
-
-    Attributes:
-        runs: number of runs that the factor was learned from; ``until`` is the start of the last of them.
-        judged: number of runs that the two factors were compared on.
-        before: mean absolute log error with ``factor_before``, which is 1 at first; ``after``: with ``factor``.
-    """
+    """Origin and accuracy of a correction of one quantity; ``factor`` multiplies the estimator's predictions."""
 
     application: str
     quantity: str
     estimator: str
     factor: float
     factor_before: float
-    runs: int
+    runs: int  # number of runs that the factor was learned from; ``until`` is the start of the last of them
     made_at: str
     until: str
     why: str
-    judged: int
-    before: float
+    judged: int  # number of runs that the two factors were compared on
+    before: float  # mean absolute log error with ``factor_before``, which is 1 at first; ``after``: with ``factor``
     after: float
     p_value: float
 

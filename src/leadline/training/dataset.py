@@ -132,21 +132,14 @@ def _excess(name: str, value: float, low: float, high: float) -> tuple[float, st
 
 
 class TrainingData(Frozen):
-    """The samples of one target, and the runs that were left out.
-
-    Attributes:
-        runs: number of records, used or not.
-        failures: counts by state of the runs that are neither samples nor lower bounds.
-        unmeasured: runs that ended well without a measurement of the target.
-        started: start of every run.
-    """
+    """The samples of one target, and the runs that were left out."""
 
     dataset: TrainingSet
     features: tuple[Feature, ...]
-    runs: int
-    failures: dict[str, int]
-    unmeasured: int = 0
-    started: tuple[str, ...] = ()
+    runs: int  # number of records, used or not
+    failures: dict[str, int]  # counts by state of the runs that are neither samples nor lower bounds
+    unmeasured: int = 0  # runs that ended well without a measurement of the target
+    started: tuple[str, ...] = ()  # start of every run
 
     @property
     def censored(self) -> int:

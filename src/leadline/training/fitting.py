@@ -142,24 +142,16 @@ def _without_slow(
 
 
 class _Splits(Frozen):
-    """All splits of a data set; ``folds`` and ``by_size`` are of the ``compared`` samples.
+    """All splits of a data set; ``folds`` and ``by_size`` are of the ``compared`` samples."""
 
-    Attributes:
-        test: the test set, and the samples that remain.
-        compared: of the remaining ones, those on which candidates are compared.
-        extrapolates: there is no full-scale run to judge by; ``few``: there are few.
-        many: candidates are compared on a small part of a large data set.
-        extrapolations: of the scaled-down runs by size, judged too where full-scale runs are few.
-    """
-
-    test: SampleSplit
-    compared: tuple[Sample, ...]
+    test: SampleSplit  # the test set, and the samples that remain
+    compared: tuple[Sample, ...]  # of the remaining ones, those on which candidates are compared
     folds: tuple[SampleSplit, ...]
     by_size: tuple[SampleSplit, ...]
-    extrapolates: bool
+    extrapolates: bool  # there is no full-scale run to judge by; ``few``: there are few
     few: bool
-    many: bool
-    extrapolations: tuple[SampleSplit, ...]
+    many: bool  # candidates are compared on a small part of a large data set
+    extrapolations: tuple[SampleSplit, ...]  # of the scaled-down runs by size, judged too where full-scale runs are few
 
 
 def _split_all(dataset: TrainingSet, seed: int) -> _Splits:

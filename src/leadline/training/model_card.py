@@ -88,14 +88,7 @@ class TargetCard(Frozen):
 
 
 class Refit(Frozen):
-    """The replacement of a target's estimator; ``before`` and ``after`` are mean absolute log errors.
-
-    Attributes:
-        judged: number of later runs that decided; neither estimator was fitted on them.
-        p_value: probability of such a gain by chance.
-        until: start of the last run that the new one was fitted on.
-        older: file with the older model.
-    """
+    """The replacement of a target's estimator; ``before`` and ``after`` are mean absolute log errors."""
 
     target: str
     at: str
@@ -103,12 +96,12 @@ class Refit(Frozen):
     how: str
     estimator_before: str
     estimator_after: str
-    judged: int
+    judged: int  # number of later runs that decided; neither estimator was fitted on them
     before: float
     after: float
-    p_value: float
-    until: str
-    older: str = ""
+    p_value: float  # probability of such a gain by chance
+    until: str  # start of the last run that the new one was fitted on
+    older: str = ""  # file with the older model
 
 
 class ModelCard(Frozen):

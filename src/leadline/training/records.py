@@ -28,28 +28,19 @@ _SPELLINGS = {"sec": "s", "secs": "s", "min": "m", "mins": "m", "hr": "h", "hrs"
 
 
 class RunRecord(Frozen):
-    """One run.
-
-    Attributes:
-        label: name in messages, such as ``run 0123456789ab`` or ``line 7 of runs.csv``.
-        features: parameters, resources and the node's properties.
-        metrics: measured values by name, with the unit in the name; unmeasured ones are absent.
-        parameters: names of the features that every run must have.
-        limits: requested limits by metric.
-        units: base unit of each column that was written with units.
-    """
+    """One run."""
 
     id: str
-    label: str
+    label: str  # name in messages, such as ``run 0123456789ab`` or ``line 7 of runs.csv``
     application: str
     state: JobState
     scale: Scale
-    features: dict[str, Value]
-    metrics: dict[str, float]
-    parameters: frozenset[str]
+    features: dict[str, Value]  # parameters, resources and the node's properties
+    metrics: dict[str, float]  # measured values by name, with the unit in the name; unmeasured ones are absent
+    parameters: frozenset[str]  # names of the features that every run must have
     started_at: str = ""
-    limits: dict[str, float] = field(default_factory=dict)
-    units: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)  # requested limits by metric
+    units: dict[str, str] = field(default_factory=dict)  # base unit of each column that was written with units
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.runs import Scale
 from leadline.estimators.ports import Array, TabularEstimator
 from leadline.estimators.tabular.registry import Ensemble
-from leadline.training.candidate_race import (
-    CandidatePredictions,
-    CandidateRace,
-    TaskRunner,
-    judged_rows,
-    run_serially,
-)
+from leadline.training.candidate_race import CandidatePredictions, CandidateRace, TaskRunner, judged_rows, run_serially
 from leadline.training.cross_validation import (
     CandidateRecipe,
     ModelCandidate,

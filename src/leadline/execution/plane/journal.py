@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from pathlib import Path
 from sqlite3 import Connection
 from typing import ClassVar
@@ -27,35 +28,7 @@ VERSION = 1
 APPLICATION_ID = 0x4C50_4C4E
 """``LPLN`` in the file header, so that other databases are never written."""
 
-TABLES = """
-CREATE TABLE job (
-    key TEXT PRIMARY KEY,
-    position INTEGER NOT NULL UNIQUE,
-    state TEXT NOT NULL,
-    cancelled INTEGER NOT NULL DEFAULT 0,
-    recorded INTEGER NOT NULL DEFAULT 0,
-    reason TEXT NOT NULL DEFAULT '',
-    plan TEXT,
-    document TEXT NOT NULL
-) STRICT;
-CREATE INDEX job_recorded ON job (recorded);
-CREATE TABLE attempt (
-    key TEXT PRIMARY KEY,
-    job TEXT NOT NULL REFERENCES job (key),
-    number INTEGER NOT NULL,
-    document TEXT NOT NULL
-) STRICT;
-CREATE INDEX attempt_job ON attempt (job);
-CREATE TABLE event (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    at TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    job TEXT NOT NULL,
-    attempt TEXT NOT NULL,
-    said TEXT NOT NULL
-) STRICT;
-CREATE INDEX event_job ON event (job);
-"""
+TABLES = files("leadline.execution.plane").joinpath("journal.sql").read_text(encoding="utf-8")
 _COLUMNS = "key, state, cancelled, recorded, reason, plan, document"
 _EVENT_COLUMNS = "at, kind, job, attempt, said"
 

@@ -14,19 +14,12 @@ _PROCESSES = "cgroup.procs"
 
 
 class Cgroup(Frozen):
-    """The readable memory files of a control group.
+    """The readable memory files of a control group."""
 
-    Attributes:
-        peak: file with the memory peak.
-        events: file with the number of out-of-memory kills.
-        home: group of this process.
-        job_folder: folder of the job's own group, if it has one.
-    """
-
-    peak: Path | None = None
-    events: Path | None = None
-    home: Path | None = None
-    job_folder: Path | None = None
+    peak: Path | None = None  # file with the memory peak
+    events: Path | None = None  # file with the number of out-of-memory kills
+    home: Path | None = None  # group of this process
+    job_folder: Path | None = None  # folder of the job's own group, if it has one
 
     def peak_bytes(self) -> int | None:
         """Return the group's memory peak, including page cache."""

@@ -28,21 +28,13 @@ from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
 
 class StackContext(NamedTuple):
-    """Tensors that all layers of a stack use.
+    """Tensors that all layers of a stack use."""
 
-    Attributes:
-        angles: Rotary angles.
-        bias: Bias on the attention scores.
-        distances: Table of embedded distances.
-        memory: Output of an encoder.
-        memory_bias: Bias on the scores against it.
-    """
-
-    angles: TapeTensor | None = None
-    bias: TapeTensor | None = None
-    distances: TapeTensor | None = None
-    memory: TapeTensor | None = None
-    memory_bias: TapeTensor | None = None
+    angles: TapeTensor | None = None  # rotary angles
+    bias: TapeTensor | None = None  # bias on the attention scores
+    distances: TapeTensor | None = None  # table of embedded distances
+    memory: TapeTensor | None = None  # output of an encoder
+    memory_bias: TapeTensor | None = None  # bias on the scores against it
 
 
 class TransformerLayer:

@@ -4,21 +4,13 @@ from typing import NamedTuple
 
 
 class LatentAttentionShape(NamedTuple):
-    """Multi-head latent attention (DeepSeek-V2): queries and keys pass through narrow latents.
+    """Multi-head latent attention (DeepSeek-V2): queries and keys pass through narrow latents."""
 
-    Attributes:
-        query_rank: Width of the queries' latent, or ``None`` if queries are projected directly.
-        key_value_rank: Width of the latent of keys and values.
-        plain: Dimensions of a head's query and key without positions.
-        rotary: Dimensions of a head's query and key with rotary positions.
-        value: Width of a head's value.
-    """
-
-    query_rank: int | None
-    key_value_rank: int
-    plain: int
-    rotary: int
-    value: int
+    query_rank: int | None  # width of the queries' latent, or ``None`` if queries are projected directly
+    key_value_rank: int  # width of the latent of keys and values
+    plain: int  # dimensions of a head's query and key without positions
+    rotary: int  # dimensions of a head's query and key with rotary positions
+    value: int  # width of a head's value
 
 
 class RelativeAttentionShape(NamedTuple):
@@ -82,27 +74,19 @@ class AttentionShape(NamedTuple):
 
 
 class FeedForwardShape(NamedTuple):
-    """One feed-forward block, or as many as ``experts``.
-
-    Attributes:
-        fused: Gate and up projection are one product.
-        used: Experts of each token.
-        shared: Width of a block that every token passes beside its experts, or 0.
-        shared_gate: The output of that block is weighted.
-        dropout: Dropout inside the block.
-    """
+    """One feed-forward block, or as many as ``experts``."""
 
     width: int
     gated: bool = False
     bias: bool = True
     activation: str = "gelu"
-    fused: bool = False
+    fused: bool = False  # gate and up projection are one product
     experts: int = 0
-    used: int = 0
+    used: int = 0  # experts of each token
     router_bias: bool = False
-    shared: int = 0
-    shared_gate: bool = False
-    dropout: float = 0.0
+    shared: int = 0  # width of a block that every token passes beside its experts, or 0
+    shared_gate: bool = False  # the output of that block is weighted
+    dropout: float = 0.0  # dropout inside the block
 
 
 class LayerShape(NamedTuple):
@@ -126,28 +110,18 @@ class LayerShape(NamedTuple):
 
 
 class HeadShape(NamedTuple):
-    """The head of a model: an optional dense ``transform``, and ``outputs`` scores.
+    """The head of a model: an optional dense ``transform``, and ``outputs`` scores."""
 
-    Attributes:
-        outputs: Number of scores; 0 returns the hidden states.
-        tied: The embedding's weights are used.
-        pooled: Only one token is scored.
-        capped: A tanh bounds the scores.
-        upcast: The loss is computed in float32 from the scores on.
-        transform_norm: Norm after the transform.
-        activation: Function after the transform.
-    """
-
-    outputs: int = 0
-    tied: bool = False
+    outputs: int = 0  # number of scores; 0 returns the hidden states
+    tied: bool = False  # the embedding's weights are used
     bias: bool = False
-    pooled: bool = False
-    capped: bool = False
-    upcast: bool = False
+    pooled: bool = False  # only one token is scored
+    capped: bool = False  # a tanh bounds the scores
+    upcast: bool = False  # the loss is computed in float32 from the scores on
     transform: int = 0
     transform_bias: bool = True
-    transform_norm: str = ""
-    activation: str = "tanh"
+    transform_norm: str = ""  # norm after the transform
+    activation: str = "tanh"  # function after the transform
 
 
 class ImageShape(NamedTuple):
@@ -172,19 +146,7 @@ class SpeechShape(NamedTuple):
 
 
 class StackShape(NamedTuple):
-    """One stack of layers with its embedding and head: decoders, BERT and its relatives, vision transformers.
-
-    Attributes:
-        source: Shape of images or speech, or ``None`` for tokens of text.
-        depth: Layers in all if the first ones repeat (ALBERT).
-        embedding: Width of the embeddings if it is not that of the layers.
-        project_always: The embeddings are projected to the layers' width even if both are equal.
-        positions_after: Positions are added after that projection (OPT).
-        positions: Learned position embeddings; 0 for rotary, ALiBi or none.
-        token_types: Segment embeddings.
-        position_buckets: Learned distances of a bias that all layers share.
-        relative_positions: Embedded distances of disentangled attention.
-    """
+    """One stack of layers with its embedding and head: decoders, BERT and its relatives, vision transformers."""
 
     family: str
     hidden: int
@@ -192,20 +154,20 @@ class StackShape(NamedTuple):
     max_sequence: int
     vocab: int = 0
     head: HeadShape = HeadShape()
-    source: ImageShape | SpeechShape | None = None
-    depth: int = 0
-    embedding: int = 0
-    project_always: bool = False
+    source: ImageShape | SpeechShape | None = None  # shape of images or speech, or ``None`` for tokens of text
+    depth: int = 0  # layers in all if the first ones repeat (ALBERT)
+    embedding: int = 0  # width of the embeddings if it is not that of the layers
+    project_always: bool = False  # the embeddings are projected to the layers' width even if both are equal
     project_out: bool = False
     project_bias: bool = True
-    positions_after: bool = False
+    positions_after: bool = False  # positions are added after that projection (OPT)
     norm: str = "layer"
     final_norm: bool = True
     embedding_norm: bool = False
-    positions: int = 0
-    token_types: int = 0
-    position_buckets: int = 0
-    relative_positions: int = 0
+    positions: int = 0  # learned position embeddings; 0 for rotary, ALiBi or none
+    token_types: int = 0  # segment embeddings
+    position_buckets: int = 0  # learned distances of a bias that all layers share
+    relative_positions: int = 0  # embedded distances of disentangled attention
     relative_norm: bool = False
     dropout: float = 0.0
     final_dropout: float = 0.0

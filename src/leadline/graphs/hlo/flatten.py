@@ -24,26 +24,17 @@ MOST_NESTED_FUSIONS = 8
 
 
 class HloNode(Struct, WithAttributes):
-    """One instruction in place. Values are numbered.
-
-    Attributes:
-        inputs: Values it reads.
-        outputs: Values it makes.
-        count: Runs in one step.
-        loop: Number of the loop body it is in, 0 outside of loops.
-        inner: Program that a fusion computes.
-        applied: Opcodes of the function of a reduction or scatter.
-    """
+    """One instruction in place. Values are numbered."""
 
     opcode: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]  # values it reads
+    outputs: tuple[int, ...]  # values it makes
     attributes: dict[str, Attribute]
     scope: str
-    count: int
-    loop: int
-    inner: "FlatProgram | None" = None
-    applied: tuple[str, ...] = ()
+    count: int  # runs in one step
+    loop: int  # number of the loop body it is in, 0 outside of loops
+    inner: "FlatProgram | None" = None  # program that a fusion computes
+    applied: tuple[str, ...] = ()  # opcodes of the function of a reduction or scatter
 
     @property
     def is_tensor_literal(self) -> bool:

@@ -27,19 +27,13 @@ IN_PLACE = "dynamic_update_slice"
 
 
 class FusedKernel(Struct):
-    """Nodes that run together.
-
-    Attributes:
-        reads: Values in memory that it reads, with aliases resolved.
-        writes: Values in memory that it writes.
-        before: Kernels that must have run, as a set of bits.
-    """
+    """Nodes that run together."""
 
     nodes: list[int]
-    reads: list[int]
-    writes: list[int]
+    reads: list[int]  # values in memory that it reads, with aliases resolved
+    writes: list[int]  # values in memory that it writes
     loop: int
-    before: int = 0
+    before: int = 0  # kernels that must have run, as a set of bits
 
 
 def fuse_kernels(program: FlatProgram) -> list[FusedKernel]:

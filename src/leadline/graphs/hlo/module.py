@@ -75,21 +75,14 @@ class Computation(Struct):
 
 
 class Module(Struct):
-    """All computations of a program.
+    """All computations of a program."""
 
-    Attributes:
-        entry: Name of the computation that is run.
-        aliases: Parameter whose memory each result takes.
-        is_scheduled: A compiler has fused and ordered the instructions already.
-        devices: Devices that run the module together.
-    """
-
-    entry: str
+    entry: str  # name of the computation that is run
     computations: dict[str, Computation]
-    aliases: dict[int, int] = field(default_factory=dict)
-    is_scheduled: bool = False
+    aliases: dict[int, int] = field(default_factory=dict)  # parameter whose memory each result takes
+    is_scheduled: bool = False  # a compiler has fused and ordered the instructions already
     dialect: str = "stablehlo"
-    devices: int = 1
+    devices: int = 1  # devices that run the module together
 
 
 def torch_dtype(word: str, where: str) -> str:

@@ -6,16 +6,7 @@ from pathlib import Path
 
 from leadline.core.documents import refuse_damaged
 from leadline.core.errors import InvalidInput, MissingExtra
-from leadline.core.graph import (
-    LoopFacts,
-    Op,
-    OpGraph,
-    OpKind,
-    Stage,
-    StorageCategory,
-    TensorSpec,
-    TracedJob,
-)
+from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TensorSpec, TracedJob
 from leadline.core.workload import Phase, Workload
 from leadline.files.read import read_input
 from leadline.graphs.hf_config.tape import Storage, Tape

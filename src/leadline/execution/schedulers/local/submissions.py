@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
+from importlib.resources import files
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -23,38 +24,7 @@ VERSION = 1
 APPLICATION_ID = 0x4C53_4348
 """``LSCH`` in the file's header."""
 # Files of earlier versions have more columns of a job, and a table of batches: nothing may read a row as a whole.
-_TABLES = """
-CREATE TABLE job (
-    key TEXT PRIMARY KEY,
-    position INTEGER NOT NULL,
-    spec TEXT NOT NULL,
-    note TEXT NOT NULL,
-    state TEXT NOT NULL,
-    attempt INTEGER NOT NULL DEFAULT 0,
-    host TEXT,
-    pid INTEGER,
-    pid_started REAL,
-    place TEXT,
-    started_at TEXT,
-    outcome TEXT
-) STRICT;
-CREATE TABLE wish (name TEXT PRIMARY KEY, at TEXT NOT NULL) STRICT;
-CREATE TABLE submission (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    key TEXT NOT NULL UNIQUE,
-    document TEXT NOT NULL,
-    environment TEXT NOT NULL,
-    made_at REAL NOT NULL,
-    held INTEGER NOT NULL
-) STRICT;
-CREATE TABLE element (
-    id TEXT PRIMARY KEY,
-    key TEXT NOT NULL UNIQUE,
-    submission INTEGER NOT NULL
-) STRICT;
-CREATE INDEX element_of ON element (submission);
-CREATE INDEX job_in ON job (state, position);
-"""
+_TABLES = files("leadline.execution.schedulers.local").joinpath("queue.sql").read_text(encoding="utf-8")
 _COLUMNS = "key, spec, note, state, attempt, host, pid, place, started_at, outcome"
 
 
@@ -63,27 +33,18 @@ class JobWithdrawn(LeadlineError):
 
 
 class QueueEntry(Frozen):
-    """One job of this machine's queue.
-
-    Attributes:
-        note: its scheduler id, ``ID``, or ``ID_INDEX`` of an array element.
-        attempt: number of its starts; above 1 only if no command began before.
-        host: machine of the wrapper.
-        pid: process id of the wrapper.
-        place: its slots.
-        outcome: outcome once it ended.
-    """
+    """One job of this machine's queue."""
 
     key: str
     spec: JobSpec
-    note: str = ""
+    note: str = ""  # its scheduler id, ``ID``, or ``ID_INDEX`` of an array element
     state: JobState = JobState.PENDING
-    attempt: int = 0
-    host: str | None = None
-    pid: int | None = None
-    place: str | None = None
+    attempt: int = 0  # number of its starts; above 1 only if no command began before
+    host: str | None = None  # machine of the wrapper
+    pid: int | None = None  # process id of the wrapper
+    place: str | None = None  # its slots
     started_at: str | None = None
-    outcome: JobOutcome | None = None
+    outcome: JobOutcome | None = None  # outcome once it ended
 
     @property
     def submission_id(self) -> int:
@@ -119,19 +80,12 @@ def unmeasured_outcome(entry: QueueEntry, state: JobState, reason: str) -> JobOu
 
 
 class StoredSubmission(Frozen):
-    """A submission in the journal.
+    """A submission in the journal."""
 
-    Attributes:
-        id: its scheduler id.
-        submission: the submission.
-        environment: environment of the submitter.
-        made_s: time of submission, in seconds since the epoch.
-    """
-
-    id: int
-    submission: Submission
-    environment: dict[str, str]
-    made_s: float
+    id: int  # its scheduler id
+    submission: Submission  # the submission
+    environment: dict[str, str]  # environment of the submitter
+    made_s: float  # time of submission, in seconds since the epoch
 
 
 class LocalSubmissions(SqliteFile):
