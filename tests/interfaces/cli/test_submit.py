@@ -36,7 +36,7 @@ def test_a_dry_run_prints_the_script_alone_and_writes_nothing(capsys, tmp_path):
     assert "note: submitted with sbatch --parsable --no-requeue --job-name=train-" in printed.err
     assert script.startswith("#!/bin/bash\n#SBATCH --job-name=train\n")
     assert "#SBATCH --mem=16384M\n#SBATCH --time=02:00:00\n" in script
-    assert "\npython train.py || code=$?\n" in script
+    assert "; exec python train.py) & child=$!\n" in script
     assert not (tmp_path / "data").exists()
 
 
