@@ -105,6 +105,19 @@ def test_a_running_plane_writes_its_jobs_again_and_submits_none_twice(world, los
     connection.close()
 
 
+@pytest.mark.parametrize("lose", [remove, remove_the_file_only, replace])
+def test_a_job_that_was_submitted_just_before_the_loss_is_not_lost(world, lose):
+    world.journal.add([job("a")])
+    world.step(2)
+    with PlaneJournal(world.path) as other:
+        other.add([job("b")])
+        other.cancel(["a"])
+        lose(world.path)
+    world.step(3)
+    assert world.job("b").attempts
+    assert world.job("a").state is JobState.CANCELLED
+
+
 def test_a_retry_does_not_wait_for_a_job_that_was_lost_with_the_journal(world):
     world.journal.add([job("a"), job("b", after=("a",)), job("c", after=("b",))])
     world.step(2)

@@ -2,8 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job
 from leadline.execution.clock import iso_utc
@@ -46,6 +48,9 @@ class JobCache:
         Raises:
             LeadlineError: the journal cannot be written; call this again.
         """
+        # A removed file can still be read, with what users wrote into it since the last look.
+        with suppress(LeadlineError):
+            self.take_in()
         jobs = [replace(job, after=self._unmet(job)) for job in self.jobs.values()]
         self.journal.start_again()
         details = {"journal": "lost", "why": "the plane wrote the job again from its memory"}
