@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from signal import Signals
 from statistics import median
@@ -30,7 +29,7 @@ LOCAL_SYSTEM = "local"  # this machine as a system of the plane
 RETRIED_STATES = (JobState.CANCELLED, JobState.PREEMPTED, JobState.NODE_FAIL, JobState.UNKNOWN)
 MIN_PACED_RUNS = 3  # fewest completed runs from which the error of the forecasts is estimated
 
-_MORE = files("leadline.campaigns").joinpath("journal.sql").read_text(encoding="utf-8")
+_MORE = Path(__file__).with_name("journal.sql")
 
 
 class CampaignRun(Frozen, dict=True):
@@ -102,7 +101,7 @@ def last_attempt(job: Job) -> str:
 class CampaignJournal(PlaneJournal):
     """The plane journal of one campaign, with its planned runs and the outcomes of their attempts."""
 
-    tables: ClassVar[str] = TABLES + _MORE
+    tables: ClassVar[tuple[Path, ...]] = (*TABLES, _MORE)
     application_id: ClassVar[int] = 0x4C43_4D50
 
     def __init__(self, path: Path) -> None:

@@ -45,7 +45,7 @@ class SqliteFile:
 
     Args:
         path: the file.
-        tables: SQL statements that create its tables.
+        tables: files of SQL statements that create its tables, read only for a new file.
         application_id: number in the file header, so that another program's database is never written.
         version: version of the tables.
         noun: name of the content, for messages.
@@ -54,7 +54,9 @@ class SqliteFile:
         LeadlineError: the file cannot be used, or belongs to another program or version.
     """
 
-    def __init__(self, path: Path, *, tables: str, application_id: int, version: int, noun: str = "journal") -> None:
+    def __init__(
+        self, path: Path, *, tables: Sequence[Path], application_id: int, version: int, noun: str = "journal"
+    ) -> None:
         self.path = path
         self._tables = tables
         self._application_id = application_id
@@ -194,12 +196,13 @@ class SqliteFile:
     def _make_or_check(self, connection: sqlite3.Connection) -> None:
         """Create the tables in a new file; refuse one of another version or program."""
         (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if tables or application:
+        (table_count,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if table_count or application:
             self._check(connection)
             return
-        for statement in self._tables.split(";")[:-1]:
-            connection.execute(statement)
+        for tables in self._tables:
+            for statement in tables.read_text(encoding="utf-8").split(";")[:-1]:
+                connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {self._application_id}")
         connection.execute(f"PRAGMA user_version = {self._version}")
 

@@ -11,18 +11,7 @@ from leadline.files.sqlite import SqliteFile
 VERSION = 1  # version of the table, in the file's `user_version`
 APPLICATION_ID = 0x4C45_4144  # `LEAD` in the file's header, so that another program's database is never written to
 
-_TABLE = """
-CREATE TABLE run (
-    id TEXT PRIMARY KEY,
-    started_at TEXT NOT NULL,
-    state TEXT NOT NULL,
-    name TEXT NOT NULL,
-    host TEXT,
-    document TEXT NOT NULL
-) STRICT;
-CREATE INDEX run_started_at ON run (started_at);
-CREATE INDEX run_name ON run (name);
-"""
+_TABLES = (Path(__file__).with_name("history.sql"),)
 
 
 class SqliteHistory:
@@ -70,4 +59,4 @@ class SqliteHistory:
         return from_json(document, Run, label=f"run {run_id} of {self.path}")
 
     def _open(self) -> SqliteFile:
-        return SqliteFile(self.path, tables=_TABLE, application_id=APPLICATION_ID, version=VERSION, noun="history")
+        return SqliteFile(self.path, tables=_TABLES, application_id=APPLICATION_ID, version=VERSION, noun="history")

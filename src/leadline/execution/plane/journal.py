@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from pathlib import Path
 from sqlite3 import Connection
 from typing import ClassVar
@@ -28,7 +27,7 @@ VERSION = 1
 APPLICATION_ID = 0x4C50_4C4E
 """``LPLN`` in the file header, so that other databases are never written."""
 
-TABLES = files("leadline.execution.plane").joinpath("journal.sql").read_text(encoding="utf-8")
+TABLES = (Path(__file__).with_name("journal.sql"),)
 _COLUMNS = "key, state, cancelled, recorded, reason, plan, document"
 _EVENT_COLUMNS = "at, kind, job, attempt, said"
 
@@ -75,7 +74,7 @@ def journal_origin(path: Path) -> str:
 class PlaneJournal(SqliteFile):
     """The journal in the file ``path``, created if missing; a context manager that closes it."""
 
-    tables: ClassVar[str] = TABLES
+    tables: ClassVar[tuple[Path, ...]] = TABLES
     application_id: ClassVar[int] = APPLICATION_ID
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:

@@ -4,7 +4,6 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from importlib.resources import files
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ VERSION = 1
 APPLICATION_ID = 0x4C53_4348
 """``LSCH`` in the file's header."""
 # Files of earlier versions have more columns of a job, and a table of batches: nothing may read a row as a whole.
-_TABLES = files("leadline.execution.schedulers.local").joinpath("queue.sql").read_text(encoding="utf-8")
+_TABLES = (Path(__file__).with_name("queue.sql"),)
 _COLUMNS = "key, spec, note, state, attempt, host, pid, place, started_at, outcome"
 
 
