@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -321,18 +322,18 @@ class Injector:
         recent = time.monotonic() - self.submitted_s < READ_S
         if recent or not self._down.isdisjoint({"plane", "disk", "variables", "journal"}) or not self.plane.has_jobs():
             return ""
-        with PlaneJournal(self.staff.journal) as journal:
-            if not journal.open_jobs():
-                return ""
-            self.closed |= {job.key: job for job in journal.newest_jobs() if job.closed}
+        journal = PlaneJournal(self.staff.journal)
+        if not journal.open_jobs():
+            journal.close()
+            return ""
         for name in ("", "-wal", "-shm"):
             self.staff.journal.with_name(self.staff.journal.name + name).unlink(missing_ok=True)
         self._lock("journal")
-        self._later(RETRY_S, self._again("journal", self._written_again))
+        self._later(RETRY_S, self._again("journal", partial(self._written_again, journal)))
         return "removed"
 
-    def _written_again(self) -> None:
-        """Return once the plane has written its jobs again.
+    def _written_again(self, removed: PlaneJournal) -> None:
+        """Return once the plane has written its jobs again; keep the jobs that had ended in the removed journal.
 
         Raises:
             LeadlineError: it has not yet.
@@ -342,6 +343,9 @@ class Injector:
         with PlaneJournal(self.staff.journal) as journal:
             if not journal.newest_jobs():
                 raise LeadlineError("the jobs were not written again")
+        # Only now: the plane may have closed some of them while its file was removed.
+        self.closed |= {job.key: job for job in removed.newest_jobs() if job.closed}
+        removed.close()
 
     def _again(self, part: str, heal: Callable[[], None]) -> Callable[[], None]:
         """Return what heals a fault; a daemon that does not start without another one is started again later."""

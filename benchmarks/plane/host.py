@@ -107,7 +107,7 @@ class RecordedDiagnosis:
         attempt: Attempt,
         status: SchedulerStatus | None,
         outcome: JobOutcome | None,
-        log: str,
+        log: str | None,
         *,
         cancelled: bool,
     ) -> Diagnosis:

@@ -43,7 +43,7 @@ class Diagnose(Protocol):
         attempt: Attempt,
         status: SchedulerStatus | None,
         outcome: JobOutcome | None,
-        log: str,
+        log: str | None,
         /,
         *,
         cancelled: bool,

@@ -28,6 +28,10 @@ _STATE_OF = {
     FailureCause.DEPENDENCY: JobState.CANCELLED,
 }
 _OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS)
+_BY_ROOT = "by 0"
+"""Who cancelled a job, in Slurm's accounting."""
+LAUNCH_S = 60.0
+"""A busy node launches a job, or refuses to, within this time."""
 _NO_OUTPUT = 53
 """Slurm's exit 0:53: the output file of the batch script could not be opened."""
 
@@ -44,14 +48,15 @@ def diagnose(
     attempt: Attempt,
     status: SchedulerStatus | None,
     outcome: JobOutcome | None,
-    log: str = "",
+    log: str | None = "",
     *,
     cancelled: bool = False,
 ) -> Diagnosis:
     """Return why ``attempt`` ended.
 
     Without a final word from anyone, the state is the last one reported. If the scheduler lags behind, the wrapper's
-    outcome counts. ``log`` is the end of the job's output; ``cancelled`` is true if the user cancelled the job.
+    outcome counts. ``log`` is the end of the job's output, and None without an output file; ``cancelled`` is true if
+    the user cancelled the job.
     """
     # Its command never ran, so no scheduler state and no log can add anything.
     if outcome is not None and outcome.never_released:
@@ -64,7 +69,7 @@ def diagnose(
 
 
 def _diagnose_believed(
-    attempt: Attempt, status: SchedulerStatus, outcome: JobOutcome | None, log: str, *, cancelled: bool
+    attempt: Attempt, status: SchedulerStatus, outcome: JobOutcome | None, log: str | None, *, cancelled: bool
 ) -> Diagnosis:
     if not status.state.final:
         is_unknown = status.state is JobState.UNKNOWN
@@ -75,8 +80,8 @@ def _diagnose_believed(
         reported = SchedulerStatus(outcome.state, outcome.reason) if is_unknown else status
         status = replace(reported, state=outcome.state, exit_code=outcome.exit_code, signal=outcome.signal)
     gpus = attempt.resources.gpus_per_node > 0
-    signs = _signs(status, outcome, gpus=gpus), read_signs(log, gpus=gpus)
-    remains = _Remains(attempt, status, outcome, *signs, has_log=bool(log))
+    signs = _signs(status, outcome, gpus=gpus), read_signs(log or "", gpus=gpus)
+    remains = _Remains(attempt, status, outcome, *signs, began=log is not None or outcome is not None)
     if settled := remains.requeue() or (remains.done() if remains.is_done else None):
         return settled
     if status.state is JobState.FAILED:
@@ -92,7 +97,7 @@ class _Remains(Frozen):
     outcome: JobOutcome | None
     reported: list[FailureSign]  # in the texts of scheduler and wrapper
     logged: list[FailureSign]
-    has_log: bool  # True if the job has written output
+    began: bool  # True if an output file or an outcome shows that its script ran
 
     @property
     def is_done(self) -> bool:
@@ -177,15 +182,22 @@ class _Remains(Frozen):
             return self._of(FailureCause.USER, "its user cancelled it")
         if sign is not None:
             return self._of(sign.cause, f"the scheduler says CANCELLED, but: {sign.line}")
-        if self._never_launched() and not self.status.by_owner:
-            return self._of(FailureCause.TRANSIENT, "the scheduler cancelled it in its first second, before it ran")
+        if not self.began and self._cancelled_by_node():
+            return self._of(FailureCause.TRANSIENT, "its node did not launch it, and the scheduler cancelled it")
         cause, cancelled = _CANCELLED_BY[self.status.by_owner]
         return self._of(cause, f"{cancelled}{_because(self.status.reason)}")
 
-    def _never_launched(self) -> bool:
-        """True if it got a node and left nothing there; Slurm cancels a job that a node refuses to launch."""
-        got_node = self.status.started_s is not None and self.status.elapsed_s is not None
-        return got_node and (self.status.elapsed_s or 0.0) <= 1.0 and self.outcome is None and not self.has_log
+    def _cancelled_by_node(self) -> bool:
+        """True if it was cancelled soon after it got a node, by root or by nobody who is named.
+
+        slurmd cancels, as root, a job that it cannot launch. For jobs of root, that looks like the user's own order.
+        """
+        elapsed_s = self.status.elapsed_s
+        if self.status.started_s is None or elapsed_s is None:
+            return False
+        if self.status.reason == _BY_ROOT:
+            return elapsed_s <= LAUNCH_S
+        return not self.status.by_owner and elapsed_s <= 1.0
 
     def _by_code(self) -> Diagnosis:
         """Return the cause that exit code and signal show."""

@@ -24,12 +24,12 @@ MARGIN_S = 5.0
 
 
 class ObservedEnd(Frozen):
-    """An ended attempt, with the status, outcome and end of the log that were found."""
+    """An ended attempt, with the status, outcome and end of the log that were found; None without an output file."""
 
     attempt: Attempt
     status: SchedulerStatus | None
     outcome: JobOutcome | None
-    log: str = ""
+    log: str | None = ""
 
 
 @dataclass(slots=True)
@@ -143,7 +143,10 @@ class Watcher:
         # Logs are slow to fetch and only explain failures.
         keys = [end.attempt.key for end in ends if not _is_clear(end.outcome, end.status)]
         tails = self.scheduler.log_tails(keys) if keys else {}
-        return [replace(end, log=tails.get(end.attempt.key, end.log)) for end in ends]
+        return [
+            replace(end, log=tails.get(end.attempt.key, end.log or None)) if end.attempt.key in keys else end
+            for end in ends
+        ]
 
     def _withdrawn_unstarted(self, attempt: Attempt) -> bool:
         """True if it was cancelled before its start. Slurm reports nothing about such an array element."""

@@ -24,10 +24,12 @@ _TERM = "TERM"
 """The last word about a command that got SIGTERM before its end."""
 TAILS = """\
 cd -- "$1" 2>/dev/null || exit 0
+ls >/dev/null
 while IFS= read -r name; do
-  if [ -s "./$name" ]; then printf '%s ' "$name"; tail -c "$2" -- "./$name" | base64 | tr -d '\\n'; echo; fi
+  if [ -e "./$name" ]; then printf '%s ' "$name"; tail -c "$2" -- "./$name" | base64 | tr -d '\\n'; echo; fi
 done"""
-"""Prints the last ``$2`` bytes of the files named on its input, one line each."""
+"""Prints the last ``$2`` bytes of the files named on its input, one line each. Listing the folder first refreshes a
+network file system."""
 
 
 OUTPUT_BYTES = 4 << 20
@@ -188,7 +190,7 @@ class SiteScheduler:
         return outcomes
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
-        """Return the ends of the output of these attempts, and of the scheduler about them; silent ones are absent."""
+        """Return the ends of the output of these attempts, and of the scheduler about them; absent without a file."""
         if not keys:
             return {}
         names = {log_name(key): key for key in keys}

@@ -192,7 +192,7 @@ class Scheduler(Protocol):
         """Return the outcomes, interim or final, that these attempts' wrappers wrote after ``since_s`` (epoch)."""
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
-        """Return the ends of the output of these attempts; silent ones are absent."""
+        """Return the ends of the output of these attempts; those without an output file are absent."""
 
     def cancel(self, ids: Collection[str]) -> None:
         """Cancel jobs, waiting or running; ended jobs are skipped."""

@@ -66,7 +66,7 @@ def test_jobs_are_submitted_found_again_and_followed_to_their_reports(pbs, tmp_p
         outcomes["k2"].exit_code,
     ) == (JobState.COMPLETED, JobState.FAILED, 3)
     assert pbs.reports(["k1", "k3"], since_s=time.time() + 5) == {}
-    assert pbs.log_tails(["k1", "k2", "k3"]) == {"k2": "wrong\n"}
+    assert pbs.log_tails(["k1", "k2", "k3"]) == {"k1": "", "k2": "wrong\n"}
     until(pbs, lambda: pbs.query([good, bad]) == {})
     told = pbs.account([good, bad, "999999"])
     assert (told[good].state, told[bad].state, told[bad].exit_code) == (JobState.COMPLETED, JobState.FAILED, 3)

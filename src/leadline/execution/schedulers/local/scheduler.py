@@ -147,8 +147,8 @@ class LocalScheduler:
         """Return the ends of the output of these attempts."""
         with _reachable():
             entries = list(self._journal.keyed(keys))
-        tails = {entry.key: read_tail(log_path(self.folder, entry), most_bytes) for entry in entries}
-        return {key: text for key, text in tails.items() if text}
+        paths = {entry.key: log_path(self.folder, entry) for entry in entries}
+        return {key: read_tail(path, most_bytes) for key, path in paths.items() if path.exists()}
 
     def cancel(self, ids: Collection[str]) -> None:
         """Cancel jobs: a waiting one at once, a running one by SIGTERM and, after a delay, SIGKILL."""
