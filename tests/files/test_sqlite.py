@@ -89,6 +89,49 @@ def test_a_file_opened_on_a_full_disk_is_written_once_there_is_space(disk):
         assert len(journal.open_jobs()) == 2
 
 
+def test_a_file_opened_on_a_full_disk_shows_what_others_write_later(disk):
+    with open_journal() as journal:
+        journal.add([job("a")])
+    disk.fill(0)
+    with open_journal() as journal:
+        assert len(journal.open_jobs()) == 1
+        disk.free(0)
+        with open_journal() as other:
+            other.add([job("b")])
+        assert len(journal.open_jobs()) == 2
+
+
+def test_a_file_opened_on_a_full_disk_and_removed_is_not_made_again_by_a_write(disk):
+    with open_journal() as journal:
+        journal.add([job("a")])
+    disk.fill(0)
+    with open_journal() as journal:
+        disk.free(0)
+        journal.path.unlink()
+        with pytest.raises(LeadlineError, match="removed or replaced"):
+            journal.add([job("b")])
+        assert not journal.path.exists()
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_gets_no_writes(tmp_path, monkeypatch):
+    path = tmp_path / "journal.sqlite"
+    tables = PlaneJournal.tables[0]
+    with PlaneJournal(tmp_path / "other.sqlite") as other:
+        other.add([job("a")])
+
+    class Replacing(type(tables)):
+        def read_text(self, *_, **__):
+            (tmp_path / "other.sqlite").rename(path)
+            return tables.read_text()
+
+    monkeypatch.setattr(PlaneJournal, "tables", (Replacing(tables),))
+    with PlaneJournal(path) as journal:
+        monkeypatch.undo()
+        journal.add([job("b")])
+    with PlaneJournal(path) as journal:
+        assert [found.key for found in journal.newest_jobs()] == ["b", "a"]
+
+
 def test_a_plane_waits_for_space_and_goes_on(disk):
     clock = ManualClock()
     here = FakeScheduler("here", clock)

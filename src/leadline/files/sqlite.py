@@ -4,8 +4,8 @@ import errno
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -101,14 +101,9 @@ class SqliteFile:
             LeadlineError: it cannot be used; call this again.
         """
         self._connection.close()
-        # SQLite would apply a log that the old file left to the new one.
-        for suffix, identity in self._log_identities.items():
-            log = self._beside(suffix)
-            if _identity(log) == identity:
-                log.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            if not self.path.stat().st_size:
-                self.path.unlink()
+        self._remove(self._log_identities)
+        # If opening fails, the file still counts as replaced.
+        self._identity = None
         self._connection = self._open()
 
     def reopen(self) -> None:
@@ -129,10 +124,10 @@ class SqliteFile:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Write all or nothing, on disk when this returns."""
-        if self._readable_only:
-            self.reopen()
         if self.is_replaced():
             raise UnusableFile(f"the {self._noun} {self.path} was removed or replaced while it was in use")
+        if self._readable_only:
+            self.reopen()
         with self._errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -148,6 +143,7 @@ class SqliteFile:
         with self._errors():
             make_private_folder(self.path.parent)
             make_private_file(self.path)
+            opened = _identity(self.path)
             # SQLite gives its other files the permissions of this one.
             for suffix in ("", "-wal", "-shm", "-journal"):
                 tighten(self._beside(suffix))
@@ -155,14 +151,25 @@ class SqliteFile:
                 # A write-ahead log needs shared memory, which network file systems lack.
                 connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if _over_network(self.path) else 'WAL'}")
                 connection.execute("BEGIN IMMEDIATE")
+                logs = self._logs()
                 self._make_or_check(connection)
                 connection.execute("COMMIT")
-            self._identify()
+                # Otherwise all writes would go into a file that nobody can find.
+                if _identity(self.path) != opened:
+                    self._remove(logs)
+                    raise self._unusable("it was replaced meanwhile", is_full=False)
+            self._identity, self._log_identities = opened, logs
             return connection
 
-    def _identify(self) -> None:
-        self._identity = _identity(self.path)
-        self._log_identities = {suffix: _identity(self._beside(suffix)) for suffix in ("-wal", "-shm")}
+    def _logs(self) -> dict[str, tuple[int, int] | None]:
+        return {suffix: _identity(self._beside(suffix)) for suffix in ("-wal", "-shm")}
+
+    def _remove(self, logs: Mapping[str, tuple[int, int] | None]) -> None:
+        """Remove the logs of a file that was replaced; SQLite would apply them to the new one."""
+        for suffix, identity in logs.items():
+            log = self._beside(suffix)
+            if _identity(log) == identity:
+                log.unlink(missing_ok=True)
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
@@ -175,7 +182,7 @@ class SqliteFile:
         """
         log = self._beside("-wal")
         with self._errors():
-            self._identify()
+            self._identity, self._log_identities = _identity(self.path), self._logs()
             try:
                 return self._readable(self.path, "mode=ro")
             except sqlite3.OperationalError:

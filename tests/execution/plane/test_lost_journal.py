@@ -9,6 +9,7 @@ import pytest
 from test_engine import World, job
 
 from leadline.app.jobs.journal import journal_path, plane_dir
+from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import EventKind, Job, Place, Policy
 from leadline.execution.clock import Clock
@@ -116,6 +117,25 @@ def test_a_job_that_was_submitted_just_before_the_loss_is_not_lost(world, lose):
     world.step(3)
     assert world.job("b").attempts
     assert world.job("a").state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("step", ["restore", "_make_or_check"])
+def test_jobs_that_cannot_be_written_again_at_once_are_written_later(world, monkeypatch, step):
+    world.journal.add([job("a")])
+    world.step(2)
+    remove(world.path)
+    with monkeypatch.context() as context:
+
+        def full(*_):
+            raise LeadlineError("disk full")
+
+        context.setattr(PlaneJournal, step, full)
+        world.step(2)
+    with PlaneJournal(world.path) as other:
+        other.add([job("b")])
+    world.step(2)
+    assert {found.key for found in world.journal.open_jobs()} == {"a", "b"}
+    assert world.job("b").attempts
 
 
 def test_a_retry_does_not_wait_for_a_job_that_was_lost_with_the_journal(world):

@@ -42,8 +42,10 @@ def started(folder, handles, **options):
     own = f"import signal, sys, time\n{handles}\nprint('on', flush=True)\nwhile True: time.sleep(1)"
     (folder / "job.sh").write_text("set -eu\n" + script(folder, sys.executable, "-c", own, **options))
     with subprocess.Popen(
-        ["bash", str(folder / "job.sh")], stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as job:
+        # The tests may run with SIGINT ignored, which a shell cannot undo.
+        ["env", "--default-signal=INT", "bash", str(folder / "job.sh")],
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    ) as job:  # fmt: skip
         assert job.stdout is not None
         assert job.stdout.readline() == "on\n"
         try:

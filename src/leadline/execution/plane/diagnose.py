@@ -171,6 +171,8 @@ class _Remains(Frozen):
         sign = reported or logged
         if sign is not None:
             return self._of(sign.cause, f"the {'job' if sign is reported else 'log'} says: {sign.line}")
+        if self.status.exit_code == 1 and self._unlaunched():
+            return self._of(FailureCause.TRANSIENT, "its node did not launch it, and the scheduler ended it")
         return self._by_code()
 
     def cancelled(self, *, by_user: bool) -> Diagnosis:
@@ -182,22 +184,21 @@ class _Remains(Frozen):
             return self._of(FailureCause.USER, "its user cancelled it")
         if sign is not None:
             return self._of(sign.cause, f"the scheduler says CANCELLED, but: {sign.line}")
-        if not self.began and self._cancelled_by_node():
+        # For jobs of root, this looks like the user's own order.
+        by_slurm = self.status.reason == _BY_ROOT or (not self.status.by_owner and self.status.elapsed_s in (0.0, 1.0))
+        if by_slurm and self._unlaunched():
             return self._of(FailureCause.TRANSIENT, "its node did not launch it, and the scheduler cancelled it")
         cause, cancelled = _CANCELLED_BY[self.status.by_owner]
         return self._of(cause, f"{cancelled}{_because(self.status.reason)}")
 
-    def _cancelled_by_node(self) -> bool:
-        """True if it was cancelled soon after it got a node, by root or by nobody who is named.
+    def _unlaunched(self) -> bool:
+        """True if it ended soon after it got a node, and nothing shows that its script ran there.
 
-        slurmd cancels, as root, a job that it cannot launch. For jobs of root, that looks like the user's own order.
+        Slurm cancels, as root, a job that a node cannot launch, or ends it with exit code 1.
         """
         elapsed_s = self.status.elapsed_s
-        if self.status.started_s is None or elapsed_s is None:
-            return False
-        if self.status.reason == _BY_ROOT:
-            return elapsed_s <= LAUNCH_S
-        return not self.status.by_owner and elapsed_s <= 1.0
+        soon = self.status.started_s is not None and elapsed_s is not None and elapsed_s <= LAUNCH_S
+        return soon and not self.began
 
     def _by_code(self) -> Diagnosis:
         """Return the cause that exit code and signal show."""

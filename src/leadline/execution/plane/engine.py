@@ -79,7 +79,7 @@ class Plane:
             LeadlineError: the journal cannot be written; call ``step`` again later.
         """
         try:
-            if self.book.journal.is_replaced():
+            if self.book.unwritten or self.book.journal.is_replaced():
                 count = self.book.restore()
                 self._loaded = True
                 self._notices.append(f"the journal was removed or replaced: {count} open jobs were written again")

@@ -29,6 +29,7 @@ class JobCache:
     unwanted: dict[str, None] = field(default_factory=dict)  # that a user or the plane cancelled or withdrew
     at_system: dict[str, dict[str, Attempt]] = field(default_factory=lambda: defaultdict(dict))
     """System -> its live attempts."""
+    unwritten: bool = False  # True if a new journal does not have the open jobs yet
 
     def load(self) -> None:
         """Read all open jobs again, as after a failed write."""
@@ -48,13 +49,17 @@ class JobCache:
         Raises:
             LeadlineError: the journal cannot be written; call this again.
         """
-        # A removed file can still be read, with what users wrote into it since the last look.
-        with suppress(LeadlineError):
-            self.take_in()
+        if not self.unwritten:
+            # A removed file can still be read, with what users wrote into it since the last look.
+            with suppress(LeadlineError):
+                self.take_in()
+        self.unwritten = True
+        if self.journal.is_replaced():
+            self.journal.start_again()
         jobs = [replace(job, after=self._unmet(job)) for job in self.jobs.values()]
-        self.journal.start_again()
         details = {"journal": "lost", "why": "the plane wrote the job again from its memory"}
         self.journal.restore(jobs, [NewEvent(EventKind.FAULT, job.key, details=details) for job in jobs])
+        self.unwritten = False
         self.load()
         return len(jobs)
 
