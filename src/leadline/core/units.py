@@ -50,8 +50,7 @@ def parse_bytes(text: str, *, bare_bytes: int | None = None) -> int:
     exponent = " KMGTP".index(match["unit"].upper() or " ")
     # Slurm's own suffixes are binary, but people write GB for 10^9 bytes, as vendors do.
     decimal = text.strip().upper().endswith("B") and not match["binary"]
-    base = 1000.0 if decimal else 1024.0
-    return round(float(match["number"]) * base**exponent)
+    return round(float(match["number"]) * (1000.0 if decimal else 1024.0) ** exponent)
 
 
 def parse_duration_s(text: str, *, bare_s: float | None = None) -> float:

@@ -2,8 +2,8 @@
 
 import re
 import textwrap
-import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
+from unicodedata import combining, east_asian_width
 
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.jobs import ResourceSpec
@@ -76,11 +76,9 @@ def _wrapped(text: str, width: int) -> list[str]:
 def cell_width(text: str) -> int:
     """Return the columns of a terminal that a text takes, without its style."""
     text = STYLE.sub("", text)
-    return len(text) if text.isascii() else sum(map(_letter_width, text))
-
-
-def _letter_width(letter: str) -> int:
-    return 0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+    if text.isascii():
+        return len(text)
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text if not combining(letter))
 
 
 def expected_s(estimate: Estimate) -> float:

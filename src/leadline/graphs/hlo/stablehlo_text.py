@@ -276,8 +276,7 @@ def _result_types(signature: str, count: int, where: str) -> tuple[TensorSpec, .
     """Return the result types: those after the arrow, else the last ones."""
     after = signature.rpartition(" : ")[2]
     arrow = after.rpartition("->")
-    specs = _types(arrow[2] if arrow[1] else after, where)
-    return tuple(specs[-count:])
+    return tuple(_types(arrow[2] if arrow[1] else after, where)[-count:])
 
 
 def _types(text: str, where: str) -> list[TensorSpec]:

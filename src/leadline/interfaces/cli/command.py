@@ -185,8 +185,10 @@ def suggest_options(typed: str, options: Iterable[str]) -> list[str]:
     word = typed.lstrip("-").partition("=")[0].replace("_", "-").casefold()
     if f"--{word}" in long_options:
         return [f"--{word}"]
-    synonyms = [option for option in long_options if word in read_table("synonyms").get(option, ())]
-    prefixed = [option for option in long_options if len(word) > 2 and _is_prefix(word, option)]
+    names = {option: (option[2:], *read_table("synonyms").get(option, ())) for option in long_options}
+    synonyms = [option for option in long_options if word in names[option][1:]]
+    known = names.items() if len(word) > 2 else ()
+    prefixed = [option for option, words in known if any(name.startswith(word) for name in words)]
     # Spelling comes last: by letters alone, Click suggests --model for --mem.
     similar = get_close_matches(word, [option[2:] for option in long_options], n=1, cutoff=SIMILARITY)
     return synonyms or prefixed or [f"--{name}" for name in similar]
@@ -206,10 +208,6 @@ def describe_usage_error(error: click.ClickException, path: str, arguments: Sequ
         return f"no such option: {typed}; {hint}{note}"
     message = " ".join(error.format_message().split()).rstrip(".?")
     return f"{message[0].lower()}{message[1:]}; run {path} --help for usage"
-
-
-def _is_prefix(word: str, option: str) -> bool:
-    return any(name.startswith(word) for name in (option[2:], *read_table("synonyms").get(option, ())))
 
 
 def _as_typed(option: str, arguments: Sequence[str]) -> str:

@@ -81,8 +81,7 @@ def _nothing(answers: list[FitReport]) -> str:
     best = next((change for answer in answers for change in answer.changes if change.fits), None)
     if best is None:
         return f"does not fit on {places}"
-    options = " ".join(best.options)
-    return f"does not fit on {places}; it would with {options or best.what}"
+    return f"does not fit on {places}; it would with {' '.join(best.options) or best.what}"
 
 
 def _show_all(answers: list[FitReport], *, timeline: bool) -> None:

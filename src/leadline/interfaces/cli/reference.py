@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections.abc import Iterator
 
 import click
@@ -39,14 +40,11 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
     yield " ".join((command.help or "").split())
     for title, rows in option_sections(command, context).items():
         yield f"**{title}**"
-        yield "\n\n".join(f"`{name}`\n: {_escaped(description)}" for name, description in rows)
+        # Markdown's own characters are escaped.
+        escaped = [(name, re.sub(r"[*[<]", r"\\\g<0>", description)) for name, description in rows]
+        yield "\n\n".join(f"`{name}`\n: {description}" for name, description in escaped)
     if text := command_epilog(command, context):
         yield f"```text\n{text}\n```"
-
-
-def _escaped(text: str) -> str:
-    """Escape Markdown's own characters."""
-    return text.replace("*", r"\*").replace("[", r"\[").replace("<", r"\<")
 
 
 def help_pages() -> dict[str, str]:
