@@ -113,7 +113,7 @@ def diagnose_run(
     _: Attempt,
     status: SchedulerStatus | None,
     outcome: JobOutcome | None,
-    _log: str,
+    _log: str | None,
     *,
     cancelled: bool = False,  # noqa: ARG001
 ) -> Diagnosis:
