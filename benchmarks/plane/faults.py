@@ -9,7 +9,7 @@ import tempfile
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
@@ -170,7 +170,8 @@ def run(folder: Path, size: FaultCampaignSize, seed: int) -> FaultCampaign:
         tally = tally_faults(designs, {key: job.state for key, job in jobs.items()}, runs, injector.deaths)
         verdicts = read_verdicts(injector.plane.folder / VERDICTS)
         causes = wrong_causes(designs, jobs, verdicts, injector.staff.causes, injector.outages, injector.silences)
-        done.tally, done.causes = replace(tally, causes=causes), len(verdicts)
+        lost = tuple(_with_last_attempt(sentence, jobs) for sentence in tally.lost)
+        done.tally, done.causes = replace(tally, lost=lost, causes=causes), len(verdicts)
         done.starts, done.attempts = len(runs), len({run.attempt for run in runs})
         done.struck[Fault.SBATCH] = injector.shims.used()["sbatch"]  # an order that nobody took is no fault
         done.ends, done.disk, done.refused = injector.plane.ends, injector.disk.how, injector.plane.refused
@@ -287,6 +288,17 @@ def _settled(injector: Injector, path: Path, most_s: float) -> dict[str, Job]:
             if not journal.open_jobs() or time.monotonic() > until_s:
                 return injector.closed | {job.key: job for job in journal.newest_jobs()}
         time.sleep(0.5)
+
+
+def _with_last_attempt(sentence: str, jobs: Mapping[str, Job]) -> str:
+    """Add to a sentence about a lost job, which begins with its key, what its last attempt did."""
+    job = jobs.get(sentence.partition(" ")[0])
+    if job is None or not job.attempts:
+        return f"{sentence} ({'no attempt' if job else 'not in the journal'})"
+    last = job.attempts[-1]
+    return (
+        f"{sentence} (attempt {last.number} as {last.scheduler_id}, {last.state.value}: {last.reason or 'no reason'})"
+    )
 
 
 def _keep(folder: Path, done: FaultCampaign) -> None:
