@@ -1,7 +1,7 @@
 """The tables of the documentation's page on the Intelligence Plane, from result files of ``bench plane``.
 
-``python -m benchmarks.plane.page RESULT.json [PART.json ...]`` prints them in Markdown. The rows of a later file, such
-as one of ``--only PART``, replace those of an earlier one.
+``python -m benchmarks.plane.page RESULT.json [PART.json ...]`` prints them in Markdown. A part in a later file, such
+as one of ``--only PART``, replaces that in an earlier one.
 """
 
 import sys
@@ -24,21 +24,22 @@ PARTS = {
 AS_MATRIX = ("A trace replayed", "Waits")
 
 
-def tables(rows: Sequence[Row]) -> str:
-    """Return a heading and a table for each part; those of the last two have one line for each method."""
+def tables(results: Sequence[Sequence[Row]]) -> str:
+    """Return a heading and a table for each part, from the last result that has it.
+
+    Those of the last two parts have one line for each method.
+    """
+    parts: dict[str, list[Row]] = {}
+    for rows in results:
+        parts |= _parts(rows)
     sections = []
-    for title, part in _parts(rows).items():
+    for title, part in parts.items():
         plain = [row for row in part if title not in AS_MATRIX or ": " not in row["name"]]
         shown = [figures_table(plain)] if plain else []
         if title in AS_MATRIX:
             shown.append(_matrix([row for row in part if row not in plain], metric_first=title == AS_MATRIX[0]))
         sections.append("\n\n".join([f"## {title}", *shown]))
     return "\n\n".join(sections)
-
-
-def latest(results: Sequence[Sequence[Row]]) -> list[Row]:
-    """Return the rows of several results in the order of the first, each from the last result that has it."""
-    return list({row["name"]: row for rows in results for row in rows}.values())
 
 
 def _parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -67,4 +68,4 @@ def _matrix(rows: Sequence[Row], *, metric_first: bool) -> str:
 
 if __name__ == "__main__":
     decoded = [msgspec.json.decode(Path(name).read_bytes())["rows"] for name in sys.argv[1:]]
-    sys.stdout.write(tables(latest(decoded)) + "\n")
+    sys.stdout.write(tables(decoded) + "\n")

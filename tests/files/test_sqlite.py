@@ -89,18 +89,6 @@ def test_a_file_opened_on_a_full_disk_is_written_once_there_is_space(disk):
         assert len(journal.open_jobs()) == 2
 
 
-def test_a_file_opened_on_a_full_disk_shows_what_others_write_later(disk):
-    with open_journal() as journal:
-        journal.add([job("a")])
-    disk.fill(0)
-    with open_journal() as journal:
-        assert len(journal.open_jobs()) == 1
-        disk.free(0)
-        with open_journal() as other:
-            other.add([job("b")])
-        assert len(journal.open_jobs()) == 2
-
-
 def test_a_file_opened_on_a_full_disk_and_removed_is_not_made_again_by_a_write(disk):
     with open_journal() as journal:
         journal.add([job("a")])

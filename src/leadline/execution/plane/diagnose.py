@@ -185,8 +185,8 @@ class _Remains(Frozen):
         if sign is not None:
             return self._of(sign.cause, f"the scheduler says CANCELLED, but: {sign.line}")
         # For jobs of root, this looks like the user's own order.
-        by_slurm = self.status.reason == _BY_ROOT or (not self.status.by_owner and self.status.elapsed_s in (0.0, 1.0))
-        if by_slurm and self._unlaunched():
+        by_root, at_once = self.status.reason == _BY_ROOT, (self.status.elapsed_s or 0.0) <= 1.0
+        if (by_root or (at_once and not self.status.by_owner)) and self._unlaunched():
             return self._of(FailureCause.TRANSIENT, "its node did not launch it, and the scheduler cancelled it")
         cause, cancelled = _CANCELLED_BY[self.status.by_owner]
         return self._of(cause, f"{cancelled}{_because(self.status.reason)}")

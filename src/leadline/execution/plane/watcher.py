@@ -143,10 +143,7 @@ class Watcher:
         # Logs are slow to fetch and only explain failures.
         keys = [end.attempt.key for end in ends if not _is_clear(end.outcome, end.status)]
         tails = self.scheduler.log_tails(keys) if keys else {}
-        return [
-            replace(end, log=tails.get(end.attempt.key, end.log or None)) if end.attempt.key in keys else end
-            for end in ends
-        ]
+        return [replace(end, log=tails.get(end.attempt.key, end.log or None)) for end in ends]
 
     def _withdrawn_unstarted(self, attempt: Attempt) -> bool:
         """True if it was cancelled before its start. Slurm reports nothing about such an array element."""

@@ -23,13 +23,14 @@ _END = ".ended"
 _TERM = "TERM"
 """The last word about a command that got SIGTERM before its end."""
 TAILS = """\
-cd -- "$1" 2>/dev/null || exit 0
+cd -- "$1" || exit 1
 ls >/dev/null
 while IFS= read -r name; do
-  if [ -e "./$name" ]; then printf '%s ' "$name"; tail -c "$2" -- "./$name" | base64 | tr -d '\\n'; echo; fi
+  [ -e "./$name" ] || [ -L "./$name" ] || continue
+  printf '%s ' "$name"; tail -c "$2" -- "./$name" 2>/dev/null | base64 | tr -d '\\n'; echo
 done"""
 """Prints the last ``$2`` bytes of the files named on its input, one line each. Listing the folder first refreshes a
-network file system."""
+network file system. An absent file proves that a job did not begin, so a folder that is not there is an error."""
 
 
 OUTPUT_BYTES = 4 << 20
@@ -190,7 +191,11 @@ class SiteScheduler:
         return outcomes
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
-        """Return the ends of the output of these attempts, and of the scheduler about them; absent without a file."""
+        """Return the ends of the output of these attempts, and of the scheduler about them; absent without a file.
+
+        Raises:
+            SchedulerUnreachable: the folder cannot be read.
+        """
         if not keys:
             return {}
         names = {log_name(key): key for key in keys}

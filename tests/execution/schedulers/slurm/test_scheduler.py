@@ -453,7 +453,7 @@ def test_a_thousand_missing_jobs_are_looked_up_a_part_at_a_time():
         def run(self, argv, *, stdin=None, **_):
             if argv[0] == "scontrol":
                 return CompletedProcess(1, "", "slurm_load_jobs error: Invalid job id specified")
-            return CompletedProcess(0, "me\n" if stdin is None and argv[0] == "sh" else stdin or "", "")
+            return CompletedProcess(0, "me\n" if stdin is None and argv[0] == "sh" else "", "")
 
     keys = {f"k{number}": f"k{number}" for number in range(1000)}
     ids = {f"k{number}": str(1000 + number) for number in range(1000)}

@@ -12,7 +12,7 @@ from leadline.core.jobs import JobSpec, JobState
 from leadline.core.systems import Partition
 from leadline.core.units import MINUTE_S
 from leadline.execution import wrapper
-from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, SiteScheduler, log_name
+from leadline.execution.schedulers.attempt_files import SiteScheduler
 from leadline.execution.schedulers.port import LivingJob, RequestRefused, SchedulerStatus, Submission, SubmissionText
 from leadline.execution.schedulers.slurm.commands import COMMAND_S, GONE, SlurmCommands, error_text
 from leadline.execution.schedulers.slurm.parsing import (
@@ -40,13 +40,6 @@ echo "$python"
 exit 0"""
 """Makes a private folder, if one is given, and prints the user, its number, the variables named in ``$3``, and, with
 Leadline, one of its files and the interpreter."""
-ABSENT = """\
-cd -- "$1" || exit 1
-ls >/dev/null
-while IFS= read -r name; do
-  if [ ! -e "./$name" ] && [ ! -L "./$name" ]; then printf '%s\\n' "$name"; fi
-done"""
-"""Prints the names on its input that are no files. Listing the folder first refreshes a network file system."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -115,15 +108,9 @@ class SlurmScheduler(SiteScheduler):
             batches = {ids[key]: batch for key, batch in keys.items()}
             wanted = {number: batches[with_cluster(cluster, number)] for number in numbers}
             recorded |= {with_cluster(cluster, number) for number in self._queries(cluster).recorded(wanted)}
-        names = {log_name(key): key for key in keys if ids[key] not in recorded}
-        if not names:
-            return ()
-        answer = self._commands.ask(
-            ["sh", "-c", ABSENT, "sh", str(self.folder / RUNS_FOLDER)], stdin="".join(f"{name}\n" for name in names)
-        )
-        if answer.returncode:
-            raise SchedulerUnreachable(f"{self.folder} cannot be read at {self.transport.where} ({error_text(answer)})")
-        return [names[name] for name in answer.stdout.splitlines() if name in names]
+        unrecorded = [key for key in keys if ids[key] not in recorded]
+        began = self.log_tails(unrecorded, most_bytes=1)
+        return [key for key in unrecorded if key not in began]
 
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
         """Ask squeue once for all jobs of this user."""
