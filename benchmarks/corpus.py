@@ -35,7 +35,7 @@ class Script:
     accumulation: int = 1
     frozen: int = 0
     samples: int | None = None
-    evaluation_batches: int | None = None
+    evaluation_batches: float | None = None  # of an epoch
     workers: int = 0
     processes: int = 0
     needs: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ CORPUS: tuple[Script, ...] = (
     Script("siamese", "two inputs through one backbone, random pairs, .squeeze(), torch.where",
            ("--epochs", "2"), 64, 19, 2, 9_025, samples=1200, evaluation_batches=3, workers=1, same_on_cpu=True),
     Script("unet", "PIL images, dictionary batches, bf16 autocast, dice loss, evaluation inside the epoch",
-           ("--epochs", "2", "--amp"), 8, 9, 2, 29_865, samples=72, evaluation_batches=3, workers=2),
+           ("--epochs", "2", "--amp"), 8, 9, 2, 29_865, samples=72, evaluation_batches=5.4, workers=2),
     Script("vit", "transformer encoder, accumulation, copied EMA model, OneCycle schedule, saved checkpoint",
            ("--epochs", "2"), 32, 11, 2, 152_202, accumulation=4, frozen=152_202, samples=1437, evaluation_batches=2,
            same_on_cpu=True),

@@ -15,6 +15,9 @@ os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 from tests.support.forked_python import run_forked
 from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
 
+# The contracts are tests inside the package: a failing one then tells its values, too.
+pytest.register_assert_rewrite("leadline.testing")
+
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):

@@ -166,7 +166,7 @@ class LoopFacts(Frozen):
     bytes_per_sample: int | None = None
     accumulation: int = 1
     loader_workers: int = 0
-    evaluation_batches_per_epoch: int | None = None
+    evaluation_batches_per_epoch: float | None = None  # the average, where the loop evaluates every so many steps
     world_size: int = 1
     precision: str | None = None
     optimizer: str | None = None

@@ -11,6 +11,8 @@ from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
 
+LOOP_WITHOUT_EVALUATION = LOOP.format(before="", after="pass")
+
 
 def trace(folder: Path, code: str, *arguments: str) -> TracedJob:
     script = folder / "train.py"
@@ -60,6 +62,38 @@ def test_a_loop_has_the_evaluation_that_it_runs(tmp_path, before, after, batches
     assert job.loop.evaluation_batches_per_epoch == batches
     assert (job.evaluation is not None) == (batches is not None) == (job.loop.evaluation_loading is not None)
     assert [text for text in job.notes if "evaluation" in text] == [f"{note} after the traced steps"] * bool(note)
+
+
+EVERY_SO_MANY_STEPS = """
+model = nn.Linear(4, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+val_loader = DataLoader(held_out, 8)
+steps = 0
+for epoch in range(3):
+    for (x,) in DataLoader(training, 8, shuffle=True):
+        model(x.cuda()).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps += 1
+        if steps % EVERY == 0:
+            with torch.no_grad():
+                for (x,) in val_loader:
+                    model(x.cuda())
+"""
+
+
+@pytest.mark.parametrize(("every", "batches"), [(4, 25), (15, 20 / 3), (100, None)])
+def test_a_loop_that_evaluates_every_so_many_steps_is_traced_until_it_does(tmp_path, every, batches):
+    job = trace(tmp_path, DATA + EVERY_SO_MANY_STEPS.replace("EVERY", str(every)))
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (20, 3)
+    assert job.loop.evaluation_batches_per_epoch == batches
+    assert {op.kind for op in job.step.ops} >= {op.kind for op in job.evaluation.ops} if batches else not job.evaluation
+    assert job.step.ops == trace(tmp_path, LOOP_WITHOUT_EVALUATION).step.ops
+    assert [text for text in job.notes if "evaluat" in text] == [
+        f"the loop first evaluated after step {every}: assuming one evaluation every {every} steps"
+        if batches
+        else "evaluation is not counted: val_loader was not read after the traced steps"
+    ]
 
 
 def test_inference_has_the_length_and_the_loading_of_its_loader(tmp_path):

@@ -36,6 +36,8 @@ class LoopObservations:
         self.inferring: Any = None
         """Loader that was read without gradients before any training."""
         self.evaluated: List[int] = []
+        self.steps_to_evaluation: Optional[int] = None
+        """Steps before the first evaluation, if the loop over the training batches evaluates."""
         self.options: Dict[str, Any] = {}
         self.steps: List[WatchedStep] = []
         self.step_count = 0
@@ -132,7 +134,8 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
         facts["batch"] = observed.framework["batch"]
     batches = facts.pop("batches", None)
     facts["steps_per_epoch"], facts["epochs"] = _epoch_length(observed, step, batches, accumulation, notes)
-    facts["evaluation_batches_per_epoch"] = _evaluation_batches(observed, loader, notes)
+    evaluation_batches = _evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
+    facts["evaluation_batches_per_epoch"] = evaluation_batches
     facts["notes"] = notes
     return facts
 
@@ -296,22 +299,37 @@ def _read_options(
     return per_epoch, None
 
 
-def _evaluation_batches(observed: LoopObservations, training: Any, notes: List[str]) -> Optional[int]:
-    """Return the batches of one evaluation: as the framework says, else of the loaders read without gradients.
+def evaluates_between_steps(observed: LoopObservations, loaders: List[Any]) -> bool:
+    """Return whether the loop over the training batches names one of these loaders, which was not read yet."""
+    step = _typical_step(observed)
+    loop = _split_loops(step.loops, step.loader)[1] if step and not observed.framework.get("framework") else None
+    unread = [loader for loader in loaders if id(loader) not in observed.first_batch]
+    return loop is not None and any(observed.loader_names.get(id(loader)) in loop.names for loader in unread)
+
+
+def _evaluation_batches(
+    observed: LoopObservations, training: Any, steps_per_epoch: Optional[int], notes: List[str]
+) -> Optional[float]:
+    """Return the evaluation batches of an epoch: as the framework says, else of the loaders read without gradients.
 
     A loader that was not read is no evaluation. Only its name may say that there is one later, which is a note.
     """
     if observed.framework.get("evaluation_batches") is not None:
-        return int(observed.framework["evaluation_batches"])
+        return float(observed.framework["evaluation_batches"])
     training_loaders = [step.loader for step in observed.steps + observed.updates] + [training]
     trained = {id(loader) for loader in training_loaders}
     others = [loader for loader in observed.loaders if id(loader) not in trained]
     used = [loader for loader in others if id(loader) in observed.evaluated]
     if used:
         try:
-            return sum(len(loader) for loader in used)
+            batches = sum(len(loader) for loader in used)
         except TypeError:
             return None
+        every = observed.steps_to_evaluation
+        if every and steps_per_epoch and not observed.framework.get("framework"):
+            notes.append(f"the loop first evaluated after step {every}: assuming one evaluation every {every} steps")
+            return batches * steps_per_epoch / every
+        return batches
     data = {id(getattr(loader, "dataset", None)) for loader in training_loaders}
     for loader in others:
         name = observed.loader_names.get(id(loader), "")

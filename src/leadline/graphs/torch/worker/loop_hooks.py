@@ -14,7 +14,12 @@ from torch.utils.data import dataloader as loader_module
 
 from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.libraries import record_preloaded
-from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
+from leadline.graphs.torch.worker.loop_facts import (
+    LoopObservations,
+    WatchedStep,
+    evaluates_between_steps,
+    infer_loop_facts,
+)
 from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
 from leadline.graphs.torch.worker.session import call_after
 
@@ -48,6 +53,11 @@ def read_facts() -> Dict[str, Any]:
     return {"notes": []} if _watch is None else infer_loop_facts(_watch)
 
 
+def expects_evaluation() -> bool:
+    """Return whether the loop over the training batches may evaluate after one of the next steps."""
+    return _watch is not None and evaluates_between_steps(_watch, _watch.loaders)
+
+
 def _record_loader(watch: LoopObservations, _: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
     if not any(earlier is loader for earlier in watch.loaders):
         watch.loaders.append(loader)
@@ -68,9 +78,12 @@ def _record_batch(watch: LoopObservations, batch: Any, iterator: Any) -> None:
     if loader is None:
         return
     key = id(loader)
+    is_training = torch.is_grad_enabled()
+    if not is_training and watch.steps_to_evaluation is None and evaluates_between_steps(watch, [loader]):
+        watch.steps_to_evaluation = watch.step_count
     if key not in watch.first_batch:
         watch.first_batch[key] = _batch_size_and_bytes(batch)
-    if torch.is_grad_enabled():
+    if is_training:
         watch.current = loader
         watch.batch_count += 1
     elif not (watch.step_count or watch.backward_count):  # inference, or a check before training

@@ -6,7 +6,7 @@ import linecache
 import math
 import operator
 import sys
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
 
 from leadline.graphs.torch.worker.libraries import is_user_file
 
@@ -46,6 +46,8 @@ class EnclosingLoop(NamedTuple):
     iterable: Any = None
     is_for: bool = True
     counts_inner: bool = False
+    names: FrozenSet[str] = frozenset()
+    """Names and attributes that a ``for`` loop reads."""
 
 
 class UnreadableExpression(Exception):
@@ -132,7 +134,13 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
     bound = _break_bound(node, frame)
     if bound is not None and (count is None or bound[0] < count) and not bound[1]:
         count = bound[0]
-    return EnclosingLoop(node.lineno, name, count, text, iterable)
+    return EnclosingLoop(node.lineno, name, count, text, iterable, names=_names_read(node.body))
+
+
+def _names_read(statements: List[ast.stmt]) -> FrozenSet[str]:
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    names = [getattr(node, "id", None) or getattr(node, "attr", None) for node in nodes]
+    return frozenset(name for name in names if name)
 
 
 def _break_bound(loop: Any, frame: Any) -> Optional[Tuple[int, bool, str]]:

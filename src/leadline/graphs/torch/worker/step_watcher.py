@@ -15,7 +15,7 @@ from leadline.graphs.torch.worker.session import StopTrace, ThreadTimes, TraceSe
 
 STEPS = 3
 MOST_STEPS = 18
-"""Steps of one optimizer after which the watcher no longer waits for others that never stepped."""
+"""Steps after which the watcher no longer waits for an optimizer that never stepped, or for the loop to evaluate."""
 LATE_STEPS = 2
 """Steps after the last batch was given: loaders that fetch ahead still hold one."""
 EVALUATION_BATCHES = 2
@@ -103,7 +103,7 @@ class StepWatcher:
         }
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        if self.evaluating and not self.late:
+        if self.evaluating and not (self.late or self._expects_evaluation()):
             raise StopTrace
         self.recorder.stage = "optimizer"
         for group in optimizer.param_groups:
@@ -125,7 +125,7 @@ class StepWatcher:
 
     def _close(self, count: int, waiting: bool) -> None:
         window = self.recorder.cut()
-        if self.batches.is_planning and not self.late and not self.evaluating:
+        if self.batches.is_planning and not self.evaluating:
             # One step on planned batches has mean ones, which stand for all; the one on the largest is kept too.
             if self.batches.done(window):
                 if (chosen := self.batches.chosen()) is not None:
@@ -133,10 +133,12 @@ class StepWatcher:
                     self.session.note(self.batches.sentence)
                 self.start_evaluation()
             return
-        if count >= 2 and not self.late:
+        if self.evaluating:
+            return
+        if count >= 2:
             self.steady = window
         if count >= STEPS and not waiting:
-            if self.batches.sizes_differ and not self.evaluating:
+            if self.batches.sizes_differ:
                 self.batches.plan_after(count)
             else:
                 self.start_evaluation()
@@ -169,6 +171,8 @@ class StepWatcher:
 
     def _stop_if_training(self) -> None:
         """Stop the trace if "evaluation" turns out to be training with a new loader."""
+        if self._expects_evaluation():
+            return
         # Batches that were fetched ahead may still pass.
         if self.ended and not self.evaluated and self.late < LATE_STEPS:
             self.late += 1
@@ -185,6 +189,8 @@ class StepWatcher:
             return
         self.recorder.mark_gradients()
         window = self.recorder.cut()
+        if self.evaluating:
+            return
         if self.backwards >= 2:
             self.steady = window
         if self.backwards > STEPS:
@@ -235,6 +241,8 @@ class StepWatcher:
         if not self.evaluating:
             return
         if batches.training:
+            if self._expects_evaluation():
+                return
             if not self.ended:
                 batches.measure_more()
             self.ended = True
@@ -255,6 +263,13 @@ class StepWatcher:
                 self.evaluation_batches = len(loader)
         self.evaluated += 1
         batches.evaluated += 1
+
+    def _expects_evaluation(self) -> bool:
+        """Return whether training goes on, because its loop evaluates every so many steps."""
+        if self.ended or self.evaluated or self.batches.is_planning:
+            return False
+        steps = max(self.counts.values(), default=self.backwards)
+        return steps < MOST_STEPS and loop_hooks.expects_evaluation()
 
     def start_evaluation(self) -> None:
         """End the training loaders, so that the script goes on to evaluation."""
