@@ -186,7 +186,9 @@ def _stage(folder: Path, size: FaultCampaignSize, rng: random.Random) -> Iterato
         for name in ("cluster", "ledger", "sshd", "jobs"):
             (folder / name).mkdir(parents=True)
         write_plugin(folder / "cluster")
-        plan = ClusterPlan(name="faults", nodes=NODES, cores=4, memory_mib=4000, settings=(PLUGIN_SETTING,))
+        plan = ClusterPlan(
+            name="faults", nodes=NODES, cores=4, memory_mib=4000, silent_s=10, settings=(PLUGIN_SETTING,)
+        )
         cluster = stack.enter_context(slurm_cluster(folder / "cluster", plan))
         cluster.stop("slurmctld")  # only one that ended well has left all of its state to the one that is killed
         cluster.start("slurmctld")

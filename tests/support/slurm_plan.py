@@ -44,7 +44,7 @@ MaxJobCount={jobs_most}
 MinJobAge={remembered_s}
 KillWait=3
 SlurmdTimeout={silent_s}
-BatchStartTimeout=20
+BatchStartTimeout={launch_s}
 MessageTimeout=20
 ReturnToService=2
 SlurmdParameters=config_overrides
@@ -102,7 +102,8 @@ class ClusterPlan:
         cgroups: limit memory by control groups of version 1, so that jobs end OUT_OF_MEMORY (None: if root can write
             them).
         remembered_s: time for which the controller knows ended jobs.
-        silent_s: time after which a silent node is down, with all its jobs.
+        silent_s: time after which a silent node is down, with all its jobs. A busy machine can be silent for more
+            than ten seconds.
         settings: further lines of slurm.conf.
     """
 
@@ -119,7 +120,7 @@ class ClusterPlan:
     jobs_most: int = 20_000
     array_most: int = 1001
     remembered_s: int = 300
-    silent_s: int = 10
+    silent_s: int = 60
     settings: tuple[str, ...] = ()
 
 
@@ -186,7 +187,7 @@ def slurm_conf(plan: ClusterPlan, layout: ClusterLayout) -> str:
         if plan.accounting else "AccountingStorageType=accounting_storage/none",
         preemption=f"PreemptType=preempt/partition_prio\nPreemptMode={plan.preemptible}" if plan.preemptible else "",
         array_most=plan.array_most, jobs_most=plan.jobs_most, remembered_s=plan.remembered_s,
-        silent_s=plan.silent_s,
+        silent_s=plan.silent_s, launch_s=2 * plan.silent_s,
         nodes="\n".join(_node(plan, name, port) for name, port in layout.node_ports.items()),
         partitions=_partitions(plan),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from tests.support.slurm_cluster import DIE_WITH_PARENT, slurm_cluster, why_no_s
 from tests.support.slurm_plan import ClusterPlan, cgroups_writable, lay_out, slurm_conf
 
 needs_slurm = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm())
-PLAN = ClusterPlan(name="broken", nodes=1, cores=2, gpus=2, preemptible="REQUEUE")
+PLAN = ClusterPlan(name="broken", nodes=1, cores=2, gpus=2, preemptible="REQUEUE", silent_s=10)
 
 
 def submit(cluster, script, *options):

@@ -396,7 +396,7 @@ def test_without_accounting_the_controller_counts_and_silence_proves_nothing(tmp
 @pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm())
 def test_preemption_and_node_failure_are_distinguished_and_not_requeued(tmp_path, monkeypatch):
     (tmp_path / "slurm").mkdir()
-    plan = ClusterPlan(name="faulty", nodes=1, cores=2, preemptible="REQUEUE")
+    plan = ClusterPlan(name="faulty", nodes=1, cores=2, preemptible="REQUEUE", silent_s=10)
     with slurm_cluster(tmp_path / "slurm", plan) as faulty:
         for name, value in faulty.environment.items():
             monkeypatch.setenv(name, value)
