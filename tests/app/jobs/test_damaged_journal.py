@@ -17,7 +17,8 @@ from leadline.execution.clock import ManualClock
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
 from leadline.interfaces.cli.main import main
-from leadline.testing.fake_scheduler import FakeAdvisor, FakeScheduler, diagnose_by_state, retry_node_failures
+from leadline.testing.fake_scheduler import FakeScheduler
+from tests.support.plane_parts import FakeAdvisor, diagnose_by_state, retry_node_failures
 
 PLACE = Place("here", "short")
 AT = "2026-01-02T03:04:05.000+00:00"

@@ -26,7 +26,7 @@ from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
 from leadline.history.sqlite import SqliteHistory
 from leadline.interfaces.cli.main import main
-from leadline.testing.fake_scheduler import FakeAdvisor, diagnose_by_state, retry_node_failures
+from tests.support.plane_parts import FakeAdvisor, diagnose_by_state, retry_node_failures
 
 KEPT = RetrainingResult("train", "elapsed_s", "roofline", 3, False, False, "as right as ever")  # noqa: FBT003
 BETTER = RetrainingResult("train", "elapsed_s", "roofline", 12, True, True, "it is better", 4, 0.5, 0.1)  # noqa: FBT003

@@ -21,7 +21,7 @@ from leadline.execution.plane.poll_interval import PollIntervals
 from leadline.execution.schedulers.port import Submission
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
-from leadline.testing.fake_scheduler import FakeAdvisor
+from tests.support.plane_parts import FakeAdvisor
 from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
 from tests.support.slurm_plan import ClusterPlan
 

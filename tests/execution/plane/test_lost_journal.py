@@ -21,7 +21,7 @@ from leadline.execution.schedulers.slurm.parsing import read_living
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
 from leadline.interfaces.cli.main import main
-from leadline.testing.fake_scheduler import FakeAdvisor, diagnose_by_state, retry_node_failures
+from tests.support.plane_parts import FakeAdvisor, diagnose_by_state, retry_node_failures
 
 
 class LosingWorld(World):

@@ -16,8 +16,8 @@ from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.plane.poll_interval import PollIntervals
 from leadline.execution.schedulers.local.capacity import Slots
 from leadline.execution.schedulers.local.scheduler import LocalScheduler
-from leadline.testing.fake_scheduler import FakeAdvisor, diagnose_by_state, retry_node_failures
 from tests.support.kills import kill_at_random
+from tests.support.plane_parts import FakeAdvisor, diagnose_by_state, retry_node_failures
 
 COUNT = 12
 QUICK = PollIntervals(first=0.1, last=0.2, reports=0.3, grace=0.5)

@@ -27,7 +27,7 @@ from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
 from leadline.execution.wrapper.outcome import DONE, SAVED, JobOutcome
-from leadline.testing.fake_scheduler import FakeAdvisor
+from tests.support.plane_parts import FakeAdvisor
 
 RESUMES, ONCE = Policy((HERE,), resumes=True, checkpoint_signal="USR1"), Policy((HERE,))
 WELL = Diagnosis(JobState.COMPLETED, None, ("the command ended with exit code 0",))

@@ -20,7 +20,7 @@ from leadline.execution.schedulers.local.capacity import Slots
 from leadline.execution.schedulers.local.scheduler import LocalScheduler
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
-from leadline.testing.fake_scheduler import FakeAdvisor, retry_node_failures
+from tests.support.plane_parts import FakeAdvisor, retry_node_failures
 
 QUICK = PollIntervals(first=0.2, last=0.5, reports=0.5, decide=0.5, grace=2.0)
 HERE, CLUSTER = Place("local"), Place("cluster", "short")

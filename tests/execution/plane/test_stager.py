@@ -19,7 +19,7 @@ from leadline.core.units import MIB
 from leadline.execution.plane.stager import MAX_TRIES, CheckpointRoute, check_folder_name, copy_checkpoint
 from leadline.execution.transport.port import LocalTransport
 from leadline.execution.transport.ssh import SshTransport
-from leadline.testing.fake_scheduler import retry_node_failures
+from tests.support.plane_parts import retry_node_failures
 from tests.support.ssh_server import HOST, ssh_server, why_no_sshd
 
 
