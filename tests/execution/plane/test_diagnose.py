@@ -121,6 +121,8 @@ TABLE = {
     # put back into the queue; the second start ran nothing
     "requeued": (said("FAILED", exit_code=143), wrote("CANCELLED", signal=15, started="2026-01-05T08:00:00+00:00"), REQUEUED, S.CANCELLED, C.REQUEUE),
     "requeued, by its earlier row": (said("FAILED", exit_code=125, evidence=("its run on n1 was REQUEUED",)), wrote("RUNNING"), "", S.CANCELLED, C.REQUEUE),
+    "requeued, and its second start is in no record": (said("PENDING"), wrote("CANCELLED", 143), REQUEUED, S.CANCELLED, C.REQUEUE),
+    "requeued, while the accounting is down": (None, wrote("CANCELLED", 143), REQUEUED, S.CANCELLED, C.REQUEUE),
     "requeued, with exit code 0 on the signal": (said("COMPLETED", exit_code=0), wrote("CANCELLED", 0), REQUEUED, S.CANCELLED, C.REQUEUE),
     "requeued after its end": (said("COMPLETED", exit_code=0, evidence=("its run on n1 was REQUEUED",)), wrote("COMPLETED", 0, memory=GIB), "", S.COMPLETED, None),
     "requeued and not measured": (said("COMPLETED", exit_code=0), wrote("COMPLETED", 0, signal=15), REQUEUED, S.CANCELLED, C.REQUEUE),

@@ -71,7 +71,8 @@ def diagnose(
 def _diagnose_believed(
     attempt: Attempt, status: SchedulerStatus, outcome: JobOutcome | None, log: str | None, *, cancelled: bool
 ) -> Diagnosis:
-    if not status.state.final:
+    is_accounted = status.state.final
+    if not is_accounted:
         is_unknown = status.state is JobState.UNKNOWN
         if outcome is None or not outcome.state.final:
             silent = "neither the scheduler nor the wrapper reported an end"
@@ -81,7 +82,8 @@ def _diagnose_believed(
         status = replace(reported, state=outcome.state, exit_code=outcome.exit_code, signal=outcome.signal)
     gpus = attempt.resources.gpus_per_node > 0
     signs = _signs(status, outcome, gpus=gpus), read_signs(log or "", gpus=gpus)
-    remains = _Remains(attempt, status, outcome, *signs, began=log is not None or outcome is not None)
+    began = log is not None or outcome is not None
+    remains = _Remains(attempt, status, outcome, *signs, began=began, is_accounted=is_accounted)
     if settled := remains.requeue() or (remains.done() if remains.is_done else None):
         return settled
     if status.state is JobState.FAILED:
@@ -98,6 +100,7 @@ class _Remains(Frozen):
     reported: list[FailureSign]  # in the texts of scheduler and wrapper
     logged: list[FailureSign]
     began: bool  # True if an output file or an outcome shows that its script ran
+    is_accounted: bool  # False if only the wrapper reported its end
 
     @property
     def is_done(self) -> bool:
@@ -114,12 +117,12 @@ class _Remains(Frozen):
     def requeue(self) -> Diagnosis | None:
         """Return the cause of a run that its site ended and put back into the queue; None for another end.
 
-        The scheduler only reports how the second start ended, which ran nothing. A job that was cancelled while it
+        The scheduler only reports how the second start ended, which ran nothing, or not even that. A job that was cancelled while it
         waited for that start stays cancelled.
         """
         sign = next((sign for sign in (*self.reported, *self.logged) if sign.cause is FailureCause.REQUEUE), None)
         has_own_end = self.outcome is not None and _ended_by_itself(self.outcome)
-        restarted = self.status.state in (JobState.FAILED, JobState.COMPLETED)
+        restarted = not self.is_accounted or self.status.state in (JobState.FAILED, JobState.COMPLETED)
         if sign is None or has_own_end or self.attempt.withdrawn or not restarted:
             return None
         return Diagnosis(JobState.CANCELLED, FailureCause.REQUEUE, (f"its site requeued it: {sign.line}",))
