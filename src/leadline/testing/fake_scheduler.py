@@ -90,6 +90,10 @@ class FakeScheduler:
         ids = {fake_job.submission.key: job_id.partition("_")[0] for job_id, fake_job in all_jobs.items()}
         return {key: number for key, number in ids.items() if key in keys}
 
+    def remembered(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:  # noqa: ARG002
+        """Return nothing: the accounting knows all that ended."""
+        return {}
+
     def never_began(self, keys: Mapping[str, str], ids: Mapping[str, str]) -> Collection[str]:  # noqa: ARG002
         """Return the keys that neither wait nor ever ran here."""
         self._answer()

@@ -195,6 +195,21 @@ def test_a_scheduler_that_shows_nothing_although_a_job_runs_is_blind_and_nothing
     assert (world.job("a").current_state, world.job("b").current_state) == (JobState.RUNNING, JobState.PENDING)
 
 
+def test_an_end_that_the_accounting_lost_is_asked_of_the_controller(world):
+    world.journal.add([job("a")])
+    world.step()
+    number = world.here.only()
+    world.here.run(number)
+    world.step(every_s=5.0)
+    left = world.here.ended_jobs[number] = world.here.jobs.pop(number)  # RUNNING for ever
+    asked = []
+    world.here.remembered = lambda ids: asked.append(ids) or {number: replace(left.status, state=JobState.FAILED)}
+    world.step(5, every_s=5.0)
+    assert (asked, world.job("a").state) == ([], JobState.PENDING), "the accounting may be late"
+    world.step(5, every_s=5.0)
+    assert (asked, world.job("a").state) == ([[number]], JobState.FAILED)
+
+
 def test_a_limit_that_someone_else_changes_is_told(world):
     world.journal.add([job("a")])
     world.step()

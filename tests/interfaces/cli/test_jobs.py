@@ -142,7 +142,8 @@ def test_an_unreachable_system_is_reported_until_it_answers(written, capsys):
         main(["jobs"])
     note = capsys.readouterr().err
     assert re.fullmatch(
-        r"note: Pitzer: unreachable since \d\d:\d\d: squeue: no answer, next try in (3\d|40)(\.\d+)? s\n", note
+        r"note: Pitzer: unreachable since (\d\d \w+ )?\d\d:\d\d: squeue: no answer, next try in (3\d|40)(\.\d+)? s\n",
+        note,
     ), note
     written.tells(EventKind.POLL, {"system": "Pitzer", "answers": "again"})
     main(["jobs"])

@@ -9,7 +9,7 @@ import pytest
 from leadline.app import settings
 from leadline.interfaces.cli.main import main
 
-NOTE = r"note: lab: unreachable since \d\d:\d\d: nowhere\.invalid cannot be reached by ssh \(.+\), next try when the"
+NOTE = r"note: lab: unreachable since [\w :]+: nowhere\.invalid cannot be reached by ssh \(.+\), next try when the"
 
 
 @pytest.mark.usefixtures("data_folder")

@@ -117,7 +117,7 @@ class _Remains(Frozen):
     def requeue(self) -> Diagnosis | None:
         """Return the cause of a run that its site ended and put back into the queue; None for another end.
 
-        The scheduler only reports how the second start ended, which ran nothing, or not even that. A job that was cancelled while it
+        The scheduler at most reports how the second start ended, which ran nothing. A job that was cancelled while it
         waited for that start stays cancelled.
         """
         sign = next((sign for sign in (*self.reported, *self.logged) if sign.cause is FailureCause.REQUEUE), None)

@@ -114,8 +114,7 @@ class Watcher:
         # Reports are read before the accounting, which is slow and often not needed.
         reports = self.scheduler.reports([attempt.key for attempt, _ in gone])
         unclear = [attempt for attempt, status in gone if not _is_clear(reports.get(attempt.key), status)]
-        unclear_ids = [attempt.scheduler_id for attempt in unclear if attempt.scheduler_id]
-        accounted = self.scheduler.account(unclear_ids) if unclear_ids else {}
+        accounted = self._accounted(unclear) if unclear else {}
         forgotten = self._forgotten([attempt for attempt, _ in gone if not _has_final_report(reports.get(attempt.key))])
         ends = []
         for attempt, queue_status in gone:
@@ -137,6 +136,20 @@ class Watcher:
             self.reports.pop(end.attempt.key, None)
             self.starts.pop(end.attempt.key, None)
         return self._with_logs(ends)
+
+    def _accounted(self, unclear: list[Attempt]) -> Mapping[str, SchedulerStatus]:
+        """Return what the accounting knows, and what the controller does of ends that the accounting lacks for long."""
+        ids = {attempt.scheduler_id: attempt for attempt in unclear if attempt.scheduler_id}
+        accounted = self.scheduler.account(list(ids))
+        late_ids = [
+            scheduler_id
+            for scheduler_id, attempt in ids.items()
+            if self._missing_s(attempt) > self.intervals.settle
+            and not ((status := accounted.get(scheduler_id)) and status.state.final)
+        ]
+        if late_ids and isinstance(self.scheduler, ForgetfulScheduler):
+            return {**accounted, **self.scheduler.remembered(late_ids)}
+        return accounted
 
     def _with_logs(self, ends: list[ObservedEnd]) -> list[ObservedEnd]:
         """Add the ends of the logs of attempts that did not complete."""

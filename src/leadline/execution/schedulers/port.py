@@ -195,7 +195,7 @@ class Scheduler(Protocol):
         """Return the ends of the output of these attempts; those without an output file are absent."""
 
     def cancel(self, ids: Collection[str]) -> None:
-        """Cancel jobs, waiting or running; ended jobs are skipped."""
+        """Cancel jobs, waiting or running; ended jobs are skipped. Another user's job is refused."""
 
     def let_begin(self, keys: Collection[str]) -> None:
         """Release held attempts, waiting or running, so that their commands begin; repeating it is harmless."""
@@ -211,7 +211,8 @@ class Scheduler(Protocol):
         """Request another limit.
 
         Raises:
-            RequestRefused: the site does not allow this to users.
+            InvalidInput: the limit is not positive and finite.
+            RequestRefused: the site does not allow this to users, or the job is unknown or has ended.
         """
 
     def forecast_start_s(self, submission: Submission) -> float | None:
@@ -220,7 +221,16 @@ class Scheduler(Protocol):
 
 @runtime_checkable
 class ForgetfulScheduler(Protocol):
-    """A scheduler whose controller may forget accepted jobs when it is killed."""
+    """A scheduler that may lose track of accepted jobs, or of ends, when it is killed."""
+
+    def remembered(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
+        """Return the ended jobs that the controller itself still knows.
+
+        It knows less of them than the accounting, such as who cancelled them.
+
+        Raises:
+            SchedulerUnreachable: there was no answer.
+        """
 
     def never_began(self, keys: Mapping[str, str], ids: Mapping[str, str]) -> Collection[str]:
         """Return the attempts that certainly never began and never will.

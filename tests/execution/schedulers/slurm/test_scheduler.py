@@ -217,6 +217,8 @@ def test_slurm_cancels_a_job_that_can_never_start(scheduler):
     follows = scheduler.submit(submission("true", after=(fails,)))
     assert (ended(scheduler, fails).state, ended(scheduler, fails).exit_code) == (JobState.FAILED, 1)
     assert JobState.CANCELLED is ended(scheduler, follows).state
+    remembered = scheduler.remembered([fails, follows, scheduler.submit(submission("sleep", 9))])
+    assert {fails: 1, follows: None} == {job: status.exit_code for job, status in remembered.items()}
 
 
 def test_the_step_that_ran_out_of_memory_shows_it(scheduler, cluster):

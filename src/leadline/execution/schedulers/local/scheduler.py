@@ -89,13 +89,7 @@ class LocalScheduler:
             return not self._journal.waiting() and self._starts_s([use]) == [0.0]
 
     def submit(self, submission: Submission) -> str:
-        """Store the jobs, which the next query starts; a known key is not stored twice.
-
-        Raises:
-            InvalidInput: the command is missing.
-            RequestRefused: the job can never run on this machine, or depends on an unknown job.
-            SubmissionUncertain: the journal could not be written.
-        """
+        """Store the jobs, which the next query starts; a known key is not stored twice."""
         submission = _with_defaults(submission)
         spec = submission.spec
         for each in (spec, *submission.specs):
@@ -171,12 +165,7 @@ class LocalScheduler:
         return LocalTransport(), PurePosixPath(_workdir(spec))
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
-        """Change a job's limit, counted from its start; the wrapper of a running job reads it within seconds.
-
-        Raises:
-            InvalidInput: the limit is not positive and finite.
-            RequestRefused: the job is unknown or has ended.
-        """
+        """Change a job's limit, counted from its start; the wrapper of a running job reads it within seconds."""
         check_walltime(walltime_s)
         with _reachable():
             while True:

@@ -148,12 +148,7 @@ class PbsScheduler(SiteScheduler):
         return self.transport, PurePosixPath(spec.workdir)
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
-        """Ask qalter for another limit; most sites let users only lower that of a running job.
-
-        Raises:
-            InvalidInput: the limit is not possible.
-            RequestRefused: PBS refused it.
-        """
+        """Ask qalter for another limit; most sites let users only lower that of a running job."""
         answer = self._run(["qalter", "-l", f"walltime={format_walltime(walltime_s)}", pbs_id(scheduler_id)])
         if answer.timed_out:
             raise self._unreachable(answer)

@@ -90,7 +90,7 @@ class ClusterQueries:
         statuses = self._completed_soon(ids)
         open_ids = [job_id for job_id in ids if job_id not in statuses]
         accounted = self.accounting(open_ids)
-        statuses |= self._remembered(open_ids) if accounted is None else accounted
+        statuses |= self.remembered(open_ids) if accounted is None else accounted
         return self._with_removed_partitions(self._with_reasons(statuses))
 
     def accounting(self, ids: Collection[str]) -> dict[str, SchedulerStatus] | None:
@@ -180,7 +180,7 @@ class ClusterQueries:
             if status.state is JobState.COMPLETED and (status.elapsed_s or 0.0) < SAMPLED_S and not status.evidence
         }
 
-    def _remembered(self, ids: Collection[str]) -> dict[str, SchedulerStatus]:
+    def remembered(self, ids: Collection[str]) -> dict[str, SchedulerStatus]:
         """Ask the controller for jobs that it still remembers (``MinJobAge``), ended ones one by one."""
         statuses: dict[str, SchedulerStatus] = {}
         for job_id, status in self.queue(ids, ended=True).items():

@@ -112,6 +112,10 @@ class SlurmScheduler(SiteScheduler):
         began = self.log_tails(unrecorded, most_bytes=1)
         return [key for key in unrecorded if key not in began]
 
+    def remembered(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
+        """Ask squeue and scontrol for ended jobs, whose end the accounting may have lost."""
+        return self._at_clusters(ids, lambda queries, numbers: queries.remembered(numbers))
+
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
         """Ask squeue once for all jobs of this user."""
         return self._at_clusters(ids, lambda queries, numbers: queries.queue(numbers))
@@ -129,11 +133,7 @@ class SlurmScheduler(SiteScheduler):
         return statuses | {job_id: vanished for job_id in cancelled_ids if job_id not in listed}
 
     def cancel(self, ids: Collection[str]) -> None:
-        """Cancel jobs with scancel.
-
-        Raises:
-            RequestRefused: one of them belongs to another user.
-        """
+        """Cancel jobs with scancel."""
         # Slurm 22.05 forgets cancelled elements of a waiting array without a trace.
         self._cancelled.update(job_id for job_id in ids if "_" in job_id)
         for cluster, numbers in by_cluster(ids).items():

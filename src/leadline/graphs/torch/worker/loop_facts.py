@@ -57,6 +57,13 @@ class LoopObservations:
         """The folder that holds the user's own files."""
         return os.path.dirname(os.path.abspath(self.script or sys.argv[0]))
 
+    def evaluates_between_steps(self, loaders: List[Any]) -> bool:
+        """Return whether the loop over the training batches names one of these loaders, which was not read yet."""
+        step = _typical_step(self)
+        loop = _split_loops(step.loops, step.loader)[1] if step and not self.framework.get("framework") else None
+        unread = [loader for loader in loaders if id(loader) not in self.first_batch]
+        return loop is not None and any(self.loader_names.get(id(loader)) in loop.names for loader in unread)
+
 
 PAGE_BYTES = 4096
 SAMPLED_ELEMENTS = 1000
@@ -297,14 +304,6 @@ def _read_options(
                 return _apply_step_limit(per_epoch, None, int(value)) if is_limit else (per_epoch, value)
     notes.append("the number of epochs is unknown: the training step is in no loop with a readable end")
     return per_epoch, None
-
-
-def evaluates_between_steps(observed: LoopObservations, loaders: List[Any]) -> bool:
-    """Return whether the loop over the training batches names one of these loaders, which was not read yet."""
-    step = _typical_step(observed)
-    loop = _split_loops(step.loops, step.loader)[1] if step and not observed.framework.get("framework") else None
-    unread = [loader for loader in loaders if id(loader) not in observed.first_batch]
-    return loop is not None and any(observed.loader_names.get(id(loader)) in loop.names for loader in unread)
 
 
 def _evaluation_batches(

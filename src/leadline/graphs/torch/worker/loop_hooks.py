@@ -14,12 +14,7 @@ from torch.utils.data import dataloader as loader_module
 
 from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.libraries import record_preloaded
-from leadline.graphs.torch.worker.loop_facts import (
-    LoopObservations,
-    WatchedStep,
-    evaluates_between_steps,
-    infer_loop_facts,
-)
+from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
 from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
 from leadline.graphs.torch.worker.session import call_after
 
@@ -55,7 +50,7 @@ def read_facts() -> Dict[str, Any]:
 
 def expects_evaluation() -> bool:
     """Return whether the loop over the training batches may evaluate after one of the next steps."""
-    return _watch is not None and evaluates_between_steps(_watch, _watch.loaders)
+    return _watch is not None and _watch.evaluates_between_steps(_watch.loaders)
 
 
 def _record_loader(watch: LoopObservations, _: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -79,7 +74,7 @@ def _record_batch(watch: LoopObservations, batch: Any, iterator: Any) -> None:
         return
     key = id(loader)
     is_training = torch.is_grad_enabled()
-    if not is_training and watch.steps_to_evaluation is None and evaluates_between_steps(watch, [loader]):
+    if not is_training and watch.steps_to_evaluation is None and watch.evaluates_between_steps([loader]):
         watch.steps_to_evaluation = watch.step_count
     if key not in watch.first_batch:
         watch.first_batch[key] = _batch_size_and_bytes(batch)
