@@ -45,9 +45,8 @@ class Watcher:
     reports: dict[str, JobOutcome] = field(default_factory=dict)  # live attempt -> its last report
     read_s: float = 0.0
     read_due_s: float = 0.0
-    missing_s: dict[str, float] = field(
-        default_factory=dict
-    )  # attempt -> monotonic time since which nothing reports it
+    missing_s: dict[str, float] = field(default_factory=dict)
+    """Attempt -> monotonic time since which nothing reports it."""
     starts: dict[str, float] = field(default_factory=dict)
     """Attempt -> expected start (epoch). It is not stored, because it varies with every poll."""
     blind: bool = False  # True if the scheduler shows no job although one still reports
