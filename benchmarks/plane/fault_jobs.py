@@ -230,7 +230,7 @@ def _twice(design: DesignedJob, runs: list[LedgerRun], deaths: Collection[Death]
         for later in ordered[at + 1 :]:
             if later.began_s < _over_s(run, design.lasts_s, deaths):
                 return f"{key} ({design.kind}) ran twice at once: {run.attempt} and {later.attempt}"
-            if run.code == design.code and not _excused(design, run, later, deaths):
+            if run.code is not None and run.code == design.code and not _excused(design, run, later, deaths):
                 return f"{key} ({design.kind}) was started again by {later.attempt} after {run.attempt} had ended"
     return ""
 

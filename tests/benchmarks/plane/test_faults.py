@@ -116,6 +116,13 @@ def test_only_the_death_of_its_node_excuses_another_start(measured):
     assert int(measured) == twice(*unseen, deaths=[Death("n1", 5.0)])  # a measured end lies on the disk by then
 
 
+def test_a_cancelled_job_may_start_again_after_its_node_died():
+    design = replace(designed(CANCELLED), state=S.CANCELLED, code=None)
+    runs = [replace(run(at_s, node=node), job=design.job.key) for at_s, node in ((1.0, "n1"), (200.0, "n2"))]
+    found = tally_faults([design], {design.job.key: S.CANCELLED}, runs, [Death("n1", 3.0)])
+    assert found == FaultTally((), (), ())
+
+
 def test_a_campaign_has_jobs_of_all_kinds_and_faults_in_their_time(tmp_path):
     rng = random.Random(7)  # noqa: S311 - not secret
     jobs = [one for wave in design_jobs(300, tmp_path, rng, memory_held=True) for one in wave]
