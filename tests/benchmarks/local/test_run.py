@@ -1,5 +1,7 @@
 """The rows of ``bench local``: promised errors beside what simpler predictions reach on the same runs."""
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.local.run import MODELS_FILE, SHAPES, LocalPoint, measure, rows
@@ -22,6 +24,13 @@ def test_the_rows_are_the_means_of_the_points_errors():
     assert pytest.approx(by_name["best constant MAPE"].value) == 0
     assert pytest.approx(by_name["noise floor"].value) == 3
     assert "roofline × 2.00" in by_name["best constant MAPE"].how
+
+
+def test_each_sweep_counts_alike_and_a_step_once():
+    later = [replace(POINTS[0], predicted_s=1.3), replace(POINTS[1], predicted_s=1.0)]
+    row = rows([*POINTS, *later])[0]
+    assert (pytest.approx(row.value), row.n) == (17.5, 2)
+    assert "mean of 2 sweeps of this machine (15.0 to 20.0 % on all steps)" in row.how
 
 
 def test_a_model_is_run_in_a_process_of_its_own():
