@@ -75,8 +75,9 @@ def test_waits_on_a_real_slurm_come_from_its_accounting_or_its_plan(slurm, tmp_p
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
     for at in range(ARRAYS):
         words = ["sbatch", "-p", "short", "-t", "2", "-a", f"1-{COUNT}", "-o", "/dev/null", "--wrap", "true"]
+        before = count_started(slurm)  # other tests' jobs too
         assert slurm.run([*words, "-J", f"a{at}"]).returncode == 0
-        slurm.wait(lambda: count_started(slurm) > 0, "a job to start")
+        slurm.wait(lambda before=before: count_started(slurm) > before, "a job to start")
         time.sleep(2)
     slurm.wait(lambda: not slurm.run(["squeue", "-h", "-p", "short"]).stdout.strip(), "the jobs ran", most_s=120)
     # The accounting is told of a start some seconds later.
