@@ -143,8 +143,7 @@ class Watcher:
         late_ids = [
             scheduler_id
             for scheduler_id, attempt in ids.items()
-            if self._missing_s(attempt) > self.intervals.settle
-            and not ((status := accounted.get(scheduler_id)) and status.state.final)
+            if not _has_ended(None, accounted.get(scheduler_id)) and self._missing_s(attempt) > self.intervals.settle
         ]
         if late_ids and isinstance(self.scheduler, ForgetfulScheduler):
             return {**accounted, **self.scheduler.remembered(late_ids)}

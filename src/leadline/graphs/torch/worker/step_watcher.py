@@ -23,8 +23,9 @@ EVALUATION_BATCHES = 2
 EVALUATION_S = 30.0
 TRAINING, EVALUATION, INFERENCE = "loading", "evaluation_loading", "inference_loading"
 """Uses of a batch; the first two as fields of ``LoopFacts``."""
-MEASURED_LOADS, MEASURED_S = 8, 0.5
-"""Training batches whose loading is timed, besides the first, and the time limit of those beyond the traced steps."""
+MEASURED_LOADS, SPREAD_S, MEASURED_S = 8, 0.1, 0.5
+"""Timed training batches besides the first, and the least and most seconds of those beyond the traced steps: eight short
+ones fit into one time slice, which begins with cold caches on a busy machine."""
 WORKER_SETTINGS = (
     "num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "pin_memory",
     "pin_memory_device",
@@ -320,7 +321,7 @@ class _LimitedIterator:
         """Load further training batches only to time them, as far as their number and time are limited."""
         loads = self.steps.loads[TRAINING]
         used_s = 0.0
-        while loads and len(loads) <= MEASURED_LOADS and used_s < MEASURED_S:
+        while loads and used_s < (MEASURED_S if len(loads) <= MEASURED_LOADS else SPREAD_S):
             try:
                 _, load = self._load()
             except StopIteration:
