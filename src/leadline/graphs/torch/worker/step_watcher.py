@@ -24,8 +24,8 @@ EVALUATION_S = 30.0
 TRAINING, EVALUATION, INFERENCE = "loading", "evaluation_loading", "inference_loading"
 """Uses of a batch; the first two as fields of ``LoopFacts``."""
 MEASURED_LOADS, SPREAD_S, MEASURED_S = 8, 0.1, 0.5
-"""Timed training batches besides the first, and the least and most seconds of those beyond the traced steps: eight short
-ones fit into one time slice, which begins with cold caches on a busy machine."""
+"""Timed training batches besides the first, and the least and most seconds of those beyond the traced steps. Eight
+short ones fit into one time slice, which begins with cold caches on a busy machine."""
 WORKER_SETTINGS = (
     "num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "pin_memory",
     "pin_memory_device",
