@@ -126,15 +126,15 @@ class StepWatcher:
 
     def _close(self, count: int, waiting: bool) -> None:
         window = self.recorder.cut()
-        if self.batches.is_planning and not self.evaluating:
+        if self.evaluating:
+            return
+        if self.batches.is_planning:
             # One step on planned batches has mean ones, which stand for all; the one on the largest is kept too.
             if self.batches.done(window):
                 if (chosen := self.batches.chosen()) is not None:
                     self.steady, self.largest = chosen
                     self.session.note(self.batches.sentence)
                 self.start_evaluation()
-            return
-        if self.evaluating:
             return
         if count >= 2:
             self.steady = window
