@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from leadline.graphs.torch.worker import session
 from leadline.graphs.torch.worker.session import ThreadTimes, read_times
 
 SPIN = "import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
@@ -44,6 +45,14 @@ def test_waiting_for_a_processor_does_not_count():
     assert times.wall_s > 0.45
     assert times.queued_s > 0.15
     assert 0.3 <= times.needed_s <= 0.35
+
+
+def test_clocks_between_which_the_processor_was_lost_are_read_again(monkeypatch):
+    waited_s = iter([1.0, 1.3, 1.3, 1.3])
+    monkeypatch.setattr(session, "_queued_s", lambda task: next(waited_s))
+    monkeypatch.setattr(session, "TASKS", session.THIS_THREAD / "no_other_thread")
+    monkeypatch.setattr(session, "THIS_THREAD", session.TASKS)
+    assert read_times().queued_s == 1.3
 
 
 def test_waiting_for_a_helper_that_waits_for_a_processor_does_not_count():

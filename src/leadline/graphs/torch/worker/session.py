@@ -33,10 +33,8 @@ class ThreadTimes(NamedTuple):
 
     def since(self, earlier: "ThreadTimes") -> "ThreadTimes":
         """Return the difference to an earlier reading."""
-        others = {
-            thread: queued_s - earlier.others_queued_s.get(thread, 0.0)
-            for thread, queued_s in self.others_queued_s.items()
-        }
+        before = earlier.others_queued_s
+        others = {thread: seconds - before.get(thread, 0.0) for thread, seconds in self.others_queued_s.items()}
         queued_s = None if self.queued_s is None or earlier.queued_s is None else self.queued_s - earlier.queued_s
         return ThreadTimes(
             self.wall_s - earlier.wall_s, self.cpu_s - earlier.cpu_s, queued_s, others,
@@ -63,10 +61,12 @@ def read_times() -> ThreadTimes:
     """Read all clocks of the calling thread, which takes some 10 µs per thread of the process."""
     # In a namespace of processes, /proc may have other numbers than the process itself.
     this = os.path.basename(os.readlink(THIS_THREAD)) if THIS_THREAD.exists() else ""
-    queued = {entry.name: _queued_s(entry) for entry in TASKS.iterdir()} if this else {}
-    this_s = queued.pop(this, None)
-    others = {thread: queued_s for thread, queued_s in queued.items() if queued_s is not None}
-    return ThreadTimes(time.monotonic(), time.thread_time(), this_s, others, _read_bytes(TASKS / this / "io"))
+    others = {entry.name: _queued_s(entry) for entry in TASKS.iterdir() if entry.name != this} if this else {}
+    known = {thread: queued_s for thread, queued_s in others.items() if queued_s is not None}
+    while True:  # a thread that lost its processor between two clocks reads them again, as they disagree
+        this_s, wall_s, cpu_s = _queued_s(TASKS / this), time.monotonic(), time.thread_time()
+        if _queued_s(TASKS / this) == this_s:
+            return ThreadTimes(wall_s, cpu_s, this_s, known, _read_bytes(TASKS / this / "io"))
 
 
 def _queued_s(task: Path) -> Optional[float]:
