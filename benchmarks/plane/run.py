@@ -25,17 +25,18 @@ PLAN = ClusterPlan(name="bench", nodes=2, cores=64, memory_mib=64_000, remembere
 
 
 def run(*, quick: bool = False, data: Path | None = None, only: str | None = None) -> BenchmarkResult:
-    """Measure the plane, or one of ``PARTS``; ``data`` is a folder with the trace of MetaCentrum.
+    """Measure the plane, or some of ``PARTS``, with commas between; ``data`` is a folder with the trace of MetaCentrum.
 
     Raises:
         UnknownName: There is no such part.
         InvalidInput: Slurm's daemons are not installed, or a part needs the trace.
     """
-    if only is not None and only not in PARTS:
-        raise UnknownName("part of bench plane", only, PARTS, fix=f"it has {', '.join(PARTS)}")
-    if only in ON_TRACE and data is None:
-        raise InvalidInput(f"--only {only} replays a published trace: name its folder with --data")
-    parts = [only] if only else [part for part in PARTS if data is not None or part not in ON_TRACE]
+    parts = only.split(",") if only else [part for part in PARTS if data is not None or part not in ON_TRACE]
+    for part in parts:
+        if part not in PARTS:
+            raise UnknownName("part of bench plane", part, PARTS, fix=f"it has {', '.join(PARTS)}")
+        if part in ON_TRACE and data is None:
+            raise InvalidInput(f"--only {part} replays a published trace: name its folder with --data")
     if (why := why_no_slurm()) and not set(parts).isdisjoint(ON_SLURM):
         raise InvalidInput(f"{why}; python3 dev test installs them where it is allowed to")
     folder = Path(tempfile.mkdtemp(prefix="leadline-plane-"))
