@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from leadline.catalog.probes.overheads import processor_figures
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.estimators.memory.onednn import ELEMENT_BYTES, Processor, operand_copies
 
 torch = pytest.importorskip("torch")
-HERE = Processor(16 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 8, threads=1)
+HERE = replace(Processor.of(processor_figures()), threads=1)
+BATCH = 64 if HERE.tiles else 8  # beside which the scratch of tiles is small
 CASES = {
     "many channels": ((64, 64, 3), {}),
     "channels that are padded": ((12, 20, 3), {}),
@@ -23,8 +25,8 @@ CASES = {
     "wide depthwise": ((32, 32, 7), {"groups": 32}),
     "channels last": ((32, 64, 3), {"last": True}),
     "channels last, wide depthwise": ((32, 32, 7), {"groups": 32, "last": True}),
-    "bfloat16": ((64, 64, 3), {"dtype": torch.bfloat16}),
-    "bfloat16, stride": ((64, 128, 3), {"stride": 2, "dtype": torch.bfloat16}),
+    "bfloat16": ((64, 64, 3), {"dtype": torch.bfloat16, "batch": BATCH}),
+    "bfloat16, stride": ((64, 128, 3), {"stride": 2, "dtype": torch.bfloat16, "batch": BATCH}),
     "bfloat16, depthwise": ((32, 32, 3), {"groups": 32, "dtype": torch.bfloat16}),
 }
 

@@ -12,15 +12,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from leadline.catalog.probes.stopwatch import Stopwatch
 from leadline.core.processes import ProcessRunner
 
-SMALL = 8
-"""Side of tensors so small that only overhead remains."""
+SMALL = 8  # side of tensors so small that only overhead remains
 
 
 def processor_figures() -> dict[str, float]:
-    """Return PyTorch's thread count, and the bytes of an x86 vector register if there is one."""
-    register_bytes = {"AVX512": 64.0, "AVX2": 32.0}
-    bytes_ = register_bytes.get(torch.backends.cpu.get_cpu_capability())
-    return {"threads": float(torch.get_num_threads()), **({"vector_bytes": bytes_} if bytes_ else {})}
+    """Return PyTorch's thread count, the bytes of an x86 vector register, and 1 as ``matrix_tiles`` with AMX."""
+    bytes_ = {"AVX512": 64.0, "AVX2": 32.0}.get(torch.backends.cpu.get_cpu_capability(), 0.0)
+    tiles = float(getattr(torch.cpu, "get_capabilities", dict[str, bool])().get("amx_bf16", False))
+    figures = {"threads": float(torch.get_num_threads()), "vector_bytes": bytes_, "matrix_tiles": tiles}
+    return {name: figure for name, figure in figures.items() if figure}
 
 
 def overhead_figures(watch: Stopwatch) -> dict[str, float]:

@@ -2,9 +2,9 @@
 
 The order of allocations was read from the CPU profiler's memory events for 60 convolutions of PyTorch 2.13 (plain,
 strided, grouped, one- to three-dimensional, transposed; contiguous and channels-last; float32 and bfloat16). Channels
-are padded to the vector registers' width. Tensors of few channels keep their layout. Some AVX-512 processors compute
-weight gradients of few channels with AVX2's width, which is not modelled. LSTM copies come from the same events of six
-layers. The tracer accounts for what an LSTM keeps for the backward pass (``worker/rnn.py``).
+are padded to the vector registers' width. Tensors of few channels keep their layout. Not modelled: AVX2's width in
+weight gradients of few channels on some AVX-512 processors, and the scratch of AMX tiles (up to 0.6 MB a thread).
+LSTM copies come from the same events of six layers; ``worker/rnn.py`` counts what they keep for the backward pass.
 """
 
 import math
@@ -19,10 +19,8 @@ AVX512_BLOCK = 16  # channels in a register of AVX-512, without which PyTorch ha
 FEW_CHANNELS = 4  # up to here a tensor is read in the layout it has
 # From here on a single thread hands filters of one tap to oneDNN, too (`ConvParams::use_mkldnn` in ATen).
 SMALL_BATCH = 16
-
 # One image of up to so many elements is convolved by PyTorch's own kernel (the same function of ATen).
 SMALL_IMAGE = 20480
-
 JIT_TAPS = 9  # depthwise filters of more taps have no kernel of their own for the gradient of their weights
 # When within the op (its own results come at 1, 2, …), which copy, and its bytes: negative when given back.
 Move = tuple[float, int, int]
@@ -33,13 +31,14 @@ class Processor(Frozen):
 
     channel_block: int = 16  # channels in a 64-byte register of AVX-512 in float32; half as many with AVX2
     threads: int = 2  # a single one multiplies the 1 × 1 filters of a small batch without copies
+    tiles: bool = False  # AMX computes bfloat16 in channels-last layout, from which a result is copied once more
 
     @classmethod
     def of(cls, figures: Mapping[str, float]) -> "Processor":
-        """Return the processor of a calibration's ``vector_bytes`` and ``threads``, as far as they are known."""
+        """Return the processor of a calibration's ``vector_bytes``, ``threads`` and ``matrix_tiles`` where known."""
         usual = cls()
         block = int(figures.get("vector_bytes", 4 * usual.channel_block)) // 4
-        return cls(block, int(figures.get("threads", usual.threads)))
+        return cls(block, int(figures.get("threads", usual.threads)), "matrix_tiles" in figures)
 
 
 class _Convolution(Frozen):
@@ -54,6 +53,7 @@ class _Convolution(Frozen):
     channels_last: bool
     element: int
     block: int
+    tiles: bool
 
     @property
     def taps(self) -> int:
@@ -64,6 +64,11 @@ class _Convolution(Frozen):
     def depthwise(self) -> bool:
         """True if each channel has filters of its own."""
         return self.groups > 1 and self.groups == self.source.shape[1]
+
+    @property
+    def in_tiles(self) -> bool:
+        """True if AMX computes it."""
+        return self.tiles and self.element == ELEMENT_BYTES["bfloat16"] and not self.depthwise
 
     def bytes_of(self, spec: TensorSpec) -> int:
         """Return the bytes of a tensor in its own layout."""
@@ -108,7 +113,7 @@ def _convolved(op: Op, processor: Processor) -> list[Move]:
     conv = _Convolution(
         source, weight, op.inputs[0] if backward else op.outputs[0], op.dims.get("groups", 1), op.dims.get("stride", 1),
         bool(op.dims.get("transposed")), bool(op.dims.get("channels_last")), ELEMENT_BYTES[op.dtype],
-        processor.channel_block,
+        processor.channel_block, processor.tiles,
     )  # fmt: skip
     gradients = tuple(any(output.shape == spec.shape for output in op.outputs) for spec in (source, weight))
     if _unfolds(conv, processor):
@@ -119,8 +124,7 @@ def _convolved(op: Op, processor: Processor) -> list[Move]:
 
 
 def _recurrent(op: Op) -> list[Move]:
-    """Return the copies of the widest layer: reordered weights, gates and weight gradients."""
-    # A layer runs after the results of the layers before it.
+    """Return the widest layer's reordered weights, gates and weight gradients, after the results of those before."""
     if "lstm" not in op.name or op.dtype not in ELEMENT_BYTES or "layers" not in op.dims:
         return []
     dims, element = op.dims, ELEMENT_BYTES[op.dtype]
@@ -179,12 +183,12 @@ def _last_backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -
 
 
 def _forward(conv: _Convolution) -> list[Move]:
-    few_in, few_out = _few(conv.source), _few(conv.result)
+    few_in, few_out = (spec.shape[1] <= FEW_CHANNELS for spec in (conv.source, conv.result))
     x, y, w = conv.padded(conv.source), conv.padded(conv.result), conv.padded_weight()
     if few_in and not conv.transposed:
         w = w // round_up(1, conv.block) * conv.source.shape[1]
     written = conv.bytes_of(conv.result) if few_out and conv.transposed else y
-    spread = conv.bytes_of(conv.result) if conv.transposed and conv.stride > 1 else 0
+    spread = conv.bytes_of(conv.result) if conv.in_tiles or (conv.transposed and conv.stride > 1) else 0
     return _pass_moves(0 if few_in else x, w, written, spread)
 
 
@@ -192,14 +196,15 @@ def _backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -> lis
     x, y, w = conv.padded(conv.source), conv.padded(conv.result), conv.padded_weight()
     moves = list[Move]()
     if wants_source:
-        spread = conv.bytes_of(conv.source) if conv.stride > 1 and not conv.transposed else 0
-        moves = _pass_moves(0 if _few(conv.result) else y, w, x, spread)
+        few_out, strided = conv.result.shape[1] <= FEW_CHANNELS, conv.stride > 1 and not conv.transposed
+        spread = conv.bytes_of(conv.source) if conv.in_tiles or strided else 0
+        moves = _pass_moves(0 if few_out else y, w, x, spread)
     if wants_weight:
         as_they_lie = conv.depthwise and conv.taps > JIT_TAPS
         # With AVX-512 a single channel keeps its layout, too (memory events on an EPYC of family 26).
         fewest = 1 if conv.block == AVX512_BLOCK else 2
         x, y = (
-            0 if as_they_lie or (_few(operand) and operand.shape[1] >= fewest) else size
+            0 if as_they_lie or fewest <= operand.shape[1] <= FEW_CHANNELS else size
             for operand, size in ((conv.source, x), (conv.result, y))
         )
         begin, sums = int(wants_source) + 0.5, conv.sums(w)
@@ -212,7 +217,3 @@ def _pass_moves(read: int, weight: int, written: int, spread: int) -> list[Move]
     """Return the moves of one pass: operands are given back before the result, its copy after it."""
     moves = [(0, 1, read), (0, 2, weight), (0, 3, written), (0, 2, -weight), (0, 1, -read), (0, 4, spread)]
     return [*moves, (1.2, 3, -written), (1.2, 4, -spread)]
-
-
-def _few(spec: TensorSpec) -> bool:
-    return spec.shape[1] <= FEW_CHANNELS
