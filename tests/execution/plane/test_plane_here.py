@@ -46,7 +46,7 @@ def drive(folder):
             decide=retry_node_failures,
             intervals=QUICK,
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         plane.run(lambda: plane.idle or time.monotonic() > deadline)
 
 

@@ -228,11 +228,11 @@ def chains(folder, scheduler, jobs, most_s):
         return [journal.get(made.key) for made in jobs]
 
 
-def training(folder, way, place, walltime_s, policy, signal_name="USR1"):
+def training(folder, way, place, walltime_s, policy, signal_name="USR1", setup=()):
     own = folder / way.replace(" ", "-")
     own.mkdir()
     asked = ResourceSpec(cores_per_task=1, memory_bytes_per_node=200 * MIB, walltime_s=walltime_s)
-    spec = JobSpec(way, (sys.executable, "-c", TRAINS, way, signal_name), asked, workdir=str(own))
+    spec = JobSpec(way, (sys.executable, "-c", TRAINS, way, signal_name), asked, workdir=str(own), setup=setup)
     return Job(own.name, spec, replace(policy, places=(place,)))
 
 
@@ -273,6 +273,8 @@ def test_chains_of_four_segments_end_at_the_last_step_on_slurm(tmp_path):
     cluster = SlurmScheduler("cluster", PurePosixPath(tmp_path / "jobs"), LocalTransport(), python=sys.executable)
     made = [training(tmp_path, way, place, 60.0, policy) for way in WAYS]
     made.append(training(tmp_path, "TERM", place, 60.0, replace(policy, checkpoint_signal="TERM"), "TERM"))
+    # Slurm's warning comes while the set-up runs: it must neither end the job nor be lost.
+    made.append(training(tmp_path, "slow set-up", place, 60.0, policy, setup=("sleep 30",)))
     cluster.close = lambda: None
     for ended_job in chains(tmp_path, cluster, made, 600.0):
         check_chain(tmp_path, ended_job)

@@ -270,6 +270,15 @@ def test_time_before_the_command_began_counts_toward_the_limit(measure):
     assert outcome.measured["elapsed_s"].value < 20
 
 
+def test_a_warning_that_came_before_the_wrapper_is_sent_again(measure, tmp_path):
+    code = "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: open('saved', 'w')); time.sleep(9)"
+    options = ["--site-walltime-s", "100", "--warning", "USR2", "--warning-s", "20", "--workdir", str(tmp_path)]
+    measure(sys.executable, "-c", code.replace("9", "3"), options=[*options, "--since-s", "70"])
+    assert not (tmp_path / "saved").exists()
+    measure(sys.executable, "-c", code, options=[*options, "--since-s", "78"])
+    assert (tmp_path / "saved").exists()
+
+
 def test_a_warning_reaches_a_handler_below_a_shell_without_one(measure, tmp_path):
     code = "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: open('saved', 'w')); time.sleep(9)"
     options = ["--walltime-s", "3", "--warning", "USR2", "--warning-s", "1", "--workdir", str(tmp_path)]

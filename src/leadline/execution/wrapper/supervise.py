@@ -261,9 +261,11 @@ class _Watch:
 
     def _warning_due_s(self) -> float:
         """Return when the warning is due, counted from the start; infinite once a process got it."""
-        if self.walltime_s is None or self.warned:
-            return math.inf
-        return max(self.walltime_s - self.limits.warning_s, self.walltime_s / 2)
+        limit_s, site_s, warning_s = self.walltime_s, self.limits.site_walltime_s, self.limits.warning_s
+        # The scheduler's own warning may have come before this process could hear it.
+        if site_s is not None and self.limits.since_s > site_s - warning_s - EARLIEST_S:
+            limit_s = site_s
+        return math.inf if limit_s is None or self.warned else max(limit_s - warning_s, limit_s / 2)
 
     def _warn(self, number: int) -> None:
         """Send a warning to every process of the tree with a handler; without one, it is sent later."""

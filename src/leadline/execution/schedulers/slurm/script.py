@@ -95,9 +95,12 @@ def batch_script(
     launcher = f"{rules.launcher} " if _needs_launcher(spec.resources) else ""
     command = '"$@"' if elements else shlex.join(spec.command)
     prologue = _element_prologues(submission.indices, elements) if elements else _prologue(spec)
+    warning = (submission.checkpoint_signal or "TERM").removeprefix("SIG")
     lines = ["#!/bin/bash", *(f"#SBATCH {option}={value}" for option, value in options.items())]
     lines += [f"# {' '.join(note.split())}" for note in rules.notes]
-    lines += ["", *_key_lines(submission, name), *_gate(submission, folder, cluster_python), *prologue]
+    # Slurm may warn up to a minute early. Until the wrapper or a trap below is there, that would end the shell.
+    lines += ["", f"trap '' {' '.join(sorted({warning, 'USR1', 'USR2'} - {'TERM'}))}"]
+    lines += [*_key_lines(submission, name), *_gate(submission, folder, cluster_python), *prologue]
     if submission.link and spec.workdir:
         job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if submission.indices else "$SLURM_JOB_ID"
         lines.append(link_line(folder, f'"slurm-{job_id}.out"'))
@@ -112,7 +115,6 @@ def batch_script(
     if submission.measured:
         lines.append("echo 'leadline is not installed here: the job runs unmeasured' >&2")
     # At a job's end Slurm signals the tasks of a launcher, but without one only the batch shell.
-    warning = (submission.checkpoint_signal or "TERM").removeprefix("SIG")
     forwarded = [] if launcher else sorted({warning, "TERM"})
     return "\n".join([*lines, *run_once_script(f"{launcher}{command}", folder, forwarded=forwarded), ""])
 
@@ -331,10 +333,7 @@ def _gate(submission: Submission, folder: PurePosixPath, cluster_python: Cluster
         "  echo 'leadline is not installed here: a copy of a job cannot be held, and does not begin' >&2",
         f"  exit {EXIT_NEVER_BEGAN}",
         "fi",
-        # Until the release, the default action of a warning would end the shell.
-        "trap '' USR1 USR2",
         f'{python} -P -m {GATE} {runs}/"$LEADLINE_KEY".word {runs}/"$LEADLINE_KEY".json || exit {EXIT_NEVER_BEGAN}',
-        "trap - USR1 USR2",
     ]
 
 
@@ -356,9 +355,8 @@ def _element_prologues(indices: tuple[int, ...], elements: list[JobSpec]) -> lis
 def _wrapper_arguments(submission: Submission, folder: PurePosixPath, *, by_task: bool) -> str:
     # In single quotes: the rank is only known inside each task, where the wrapper expands it.
     task = "'.${SLURM_PROCID}'" if by_task else ""
-    arguments = [f'--once --result {shlex.quote(f"{folder}/{RUNS_FOLDER}")}/"$LEADLINE_KEY"{task}.json']
-    if submission.held:
-        arguments.append('--since-s "$SECONDS"')
+    result = f'{shlex.quote(f"{folder}/{RUNS_FOLDER}")}/"$LEADLINE_KEY"{task}.json'
+    arguments = [f'--once --since-s "$SECONDS" --result {result}']
     if submission.checkpoint_signal:
         # Slurm sends the signal; the wrapper must know it, because it may be one that ends other commands.
         name, _, before_s = _signal(submission).removeprefix("B:").partition("@")

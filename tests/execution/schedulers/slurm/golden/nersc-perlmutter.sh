@@ -12,6 +12,7 @@
 #SBATCH --output=%x-%j.out
 # the default QOS is debug
 
+trap '' USR1 USR2
 export LEADLINE_KEY=${SLURM_JOB_NAME#digits-cnn-}
 [ "$LEADLINE_KEY" != "$SLURM_JOB_NAME" ] || LEADLINE_KEY=$SLURM_JOB_ID
 output=$(readlink /proc/$$/fd/1 || true)
@@ -23,7 +24,7 @@ module load cuda
 set -u
 export OMP_NUM_THREADS=8
 if [ -x /opt/python ] && [ -r /opt/wrapper.py ]; then
-  exec /opt/python -P -m leadline.execution.wrapper --once --result /scratch/me/runs/"$LEADLINE_KEY".json --site-walltime-s 7260 -- python train.py --epochs 3 --run-name 'it'"'"'s a run'
+  exec /opt/python -P -m leadline.execution.wrapper --once --since-s "$SECONDS" --result /scratch/me/runs/"$LEADLINE_KEY".json --site-walltime-s 7260 -- python train.py --epochs 3 --run-name 'it'"'"'s a run'
 fi
 echo 'leadline is not installed here: the job runs unmeasured' >&2
 leadline=/scratch/me/runs/"$LEADLINE_KEY"
