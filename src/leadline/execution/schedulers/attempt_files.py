@@ -27,7 +27,7 @@ cd -- "$1" || exit 1
 ls >/dev/null
 while IFS= read -r name; do
   [ -e "./$name" ] || [ -L "./$name" ] || continue
-  printf '%s ' "$name"; tail -c "$2" -- "./$name" 2>/dev/null | base64 | tr -d '\\n'; echo
+  printf '%s ' "$name"; [ ! -s "./$name" ] || tail -c "$2" -- "./$name" 2>/dev/null | base64 | tr -d '\\n'; echo
 done"""
 """Prints the last ``$2`` bytes of the files named on its input, one line each. Listing the folder first refreshes a
 network file system. An absent file proves that a job did not begin, so a folder that is not there is an error."""
