@@ -188,7 +188,7 @@ def test_a_measured_command_is_run_by_the_wrapper_where_that_is_found_without_a_
     script = batch_script(replace(ONE, spec=replace(SPEC, watched=True)), None, FOLDER, MEASURER)
     assert "if [ -x '/opt/it'\"'\"'s/python' ] && [ -r '/opt/it'\"'\"'s/wrapper.py' ]; then\n" in script
     assert (
-        "--once --since-s \"$SECONDS\" --result '/my jobs/50%/runs'/\"$LEADLINE_KEY\".json "
+        '--once --since-s "$SECONDS" --result \'/my jobs/50%/runs\'/"$LEADLINE_KEY".json '
         "--probe-hook --site-walltime-s 3600 -- true"
     ) in script
     assert "; exec true) & child=$!\n" in script
