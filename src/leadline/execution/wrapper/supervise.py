@@ -262,8 +262,8 @@ class _Watch:
     def _warning_due_s(self) -> float:
         """Return when the warning is due, counted from the start; infinite once a process got it."""
         limit_s, site_s, warning_s = self.walltime_s, self.limits.site_walltime_s, self.limits.warning_s
-        # The scheduler's own warning may have come before this process could hear it.
-        if site_s is not None and self.limits.since_s > site_s - warning_s - EARLIEST_S:
+        # A scheduler that warns by itself may have done so before this process could hear it.
+        if limit_s is None and site_s is not None and self.limits.since_s > site_s - warning_s - EARLIEST_S:
             limit_s = site_s
         return math.inf if limit_s is None or self.warned else max(limit_s - warning_s, limit_s / 2)
 
