@@ -9,6 +9,7 @@ LSTM copies come from the same events of six layers; ``worker/rnn.py`` counts wh
 
 import math
 from collections.abc import Mapping
+from operator import gt
 
 from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpKind, TensorSpec
@@ -36,9 +37,8 @@ class Processor(Frozen):
     @classmethod
     def of(cls, figures: Mapping[str, float]) -> "Processor":
         """Return the processor of a calibration's ``vector_bytes``, ``threads`` and ``matrix_tiles`` where known."""
-        usual = cls()
-        block = int(figures.get("vector_bytes", 4 * usual.channel_block)) // 4
-        return cls(block, int(figures.get("threads", usual.threads)), "matrix_tiles" in figures)
+        block = int(figures.get("vector_bytes", 64)) // 4
+        return cls(block, int(figures.get("threads", 2)), "matrix_tiles" in figures)
 
 
 class _Convolution(Frozen):
@@ -52,8 +52,7 @@ class _Convolution(Frozen):
     transposed: bool
     channels_last: bool
     element: int
-    block: int
-    tiles: bool
+    processor: Processor
 
     @property
     def taps(self) -> int:
@@ -68,7 +67,7 @@ class _Convolution(Frozen):
     @property
     def in_tiles(self) -> bool:
         """True if AMX computes it."""
-        return self.tiles and self.element == ELEMENT_BYTES["bfloat16"] and not self.depthwise
+        return self.processor.tiles and self.element == ELEMENT_BYTES["bfloat16"] and not self.depthwise
 
     def bytes_of(self, spec: TensorSpec) -> int:
         """Return the bytes of a tensor in its own layout."""
@@ -77,22 +76,25 @@ class _Convolution(Frozen):
     def padded(self, spec: TensorSpec) -> int:
         """Return the bytes of a tensor in blocked channels."""
         batch, channels, *spatial = spec.shape
-        return self.element * batch * math.prod(spatial) * round_up(channels, self.block)
+        return self.element * batch * math.prod(spatial) * round_up(channels, self.processor.channel_block)
 
-    def padded_weight(self) -> int:
-        """Return the bytes of the filters with blocks of channels on both sides, but for depthwise ones."""
+    def padded_weight(self, groups: int = 1) -> int:
+        """Return the bytes of the filters with blocks of channels on both sides of all or of each of the groups."""
         out, into, *_ = self.weight.shape
-        columns = into if self.depthwise else round_up(into, self.block)
-        return self.element * round_up(out, self.block) * columns * self.taps
+        columns = into if self.depthwise and groups == 1 else round_up(into, self.processor.channel_block)
+        return self.element * groups * round_up(out // groups, self.processor.channel_block) * columns * self.taps
 
-    def padded_groups(self) -> int:
-        """Return the bytes of the filters with each group's channels padded on both sides."""
-        out, into, *_ = self.weight.shape
-        rows, columns = round_up(out // self.groups, self.block), round_up(into, self.block)
-        return self.element * self.groups * rows * columns * self.taps
+    @property
+    def filters_exceed_image(self) -> bool:
+        """True if AVX2 has no kernel for the gradient of the weights, which a matrix product then computes."""
+        exceeds = any(map(gt, self.weight.shape[2:], self.source.shape[2:]))
+        return exceeds and not self.transposed and self.processor.channel_block < AVX512_BLOCK
 
-    def sums(self, weight: int) -> int:
-        """Return the bytes of float32 sums for a gradient of ``weight`` bytes in a narrower type."""
+    def scratch(self, weight: int) -> int:
+        """Return what a weight gradient of ``weight`` bytes needs meanwhile: workspace, or float32 sums of bfloat16."""
+        if self.filters_exceed_image:  # read from memory events on an EPYC of family 25
+            columns = self.element * self.weight.shape[1] * self.taps * math.prod(self.result.shape[2:])
+            return self.processor.threads * (4 * self.bytes_of(self.weight) + columns)
         return 0 if self.element == 4 else 4 * weight // self.element
 
 
@@ -112,11 +114,10 @@ def _convolved(op: Op, processor: Processor) -> list[Move]:
     source, weight = (op.inputs[1], op.inputs[2]) if backward else (op.inputs[0], op.inputs[1])
     conv = _Convolution(
         source, weight, op.inputs[0] if backward else op.outputs[0], op.dims.get("groups", 1), op.dims.get("stride", 1),
-        bool(op.dims.get("transposed")), bool(op.dims.get("channels_last")), ELEMENT_BYTES[op.dtype],
-        processor.channel_block, processor.tiles,
+        bool(op.dims.get("transposed")), bool(op.dims.get("channels_last")), ELEMENT_BYTES[op.dtype], processor,
     )  # fmt: skip
     gradients = tuple(any(output.shape == spec.shape for output in op.outputs) for spec in (source, weight))
-    if _unfolds(conv, processor):
+    if _unfolds(conv):
         return _unfolded(conv, len(op.outputs) if backward else 0)
     if conv.channels_last:
         return _last_backward(conv, *gradients) if backward else _last_forward(conv)
@@ -127,8 +128,7 @@ def _recurrent(op: Op) -> list[Move]:
     """Return the widest layer's reordered weights, gates and weight gradients, after the results of those before."""
     if "lstm" not in op.name or op.dtype not in ELEMENT_BYTES or "layers" not in op.dims:
         return []
-    dims, element = op.dims, ELEMENT_BYTES[op.dtype]
-    hidden, layers = dims["hidden"], dims["layers"]
+    dims, element, hidden, layers = op.dims, ELEMENT_BYTES[op.dtype], op.dims["hidden"], op.dims["layers"]
     width = max(dims["input"], dims["directions"] * hidden if layers > 1 else 0)
     gates = dims["seq"] * dims["batch"] * 4 * hidden * element
     weights = 4 * hidden * (width + hidden) * element
@@ -141,12 +141,12 @@ def _recurrent(op: Op) -> list[Move]:
     return [*moves, (after + 0.1, 3, -gates), (after + 0.1, 2, -gradients), (after + 0.1, 1, -weights)]
 
 
-def _unfolds(conv: _Convolution, processor: Processor) -> bool:
+def _unfolds(conv: _Convolution) -> bool:
     """Return whether PyTorch convolves by its own matrix product (``use_mkldnn`` in ATen)."""
     if conv.element != 4:
         return False
     batch, *_ = conv.source.shape
-    if conv.taps == 1 and conv.stride == 1 and processor.threads == 1 and batch < SMALL_BATCH:
+    if conv.taps == 1 and conv.stride == 1 and conv.processor.threads == 1 and batch < SMALL_BATCH:
         return True
     small = batch == 1 and conv.groups == 1 and math.prod(conv.source.shape) <= SMALL_IMAGE
     return small and any(size <= 3 for size in conv.weight.shape[-2:])
@@ -174,11 +174,10 @@ def _last_backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -
     if wants_source:
         moves += [(1.1, 2, blocked), (1.2, 2, -blocked)]
     if wants_weight:
-        own_kernel = conv.depthwise and conv.taps <= JIT_TAPS
-        gradient = blocked if own_kernel else conv.padded_groups()
-        moves += [(end + 0.5, 7, gradient), (end + 0.5, 0, conv.sums(gradient)), (end + 0.6, 0, -conv.sums(gradient))]
-        moves += [(end + 1.1, 3, conv.bytes_of(conv.weight)), (end + 1.2, 3, -conv.bytes_of(conv.weight))]
-        moves += [(end + 1.2, 7, -gradient)]
+        gradient = blocked if conv.depthwise and conv.taps <= JIT_TAPS else conv.padded_weight(conv.groups)
+        scratch, plain = conv.scratch(gradient), conv.bytes_of(conv.weight)
+        moves += [(end + 0.5, 7, gradient), (end + 0.5, 0, scratch), (end + 0.6, 0, -scratch)]
+        moves += [(end + 1.1, 3, plain), (end + 1.2, 3, -plain), (end + 1.2, 7, -gradient)]
     return [*moves, (end + int(wants_weight) + 0.3, 1, -ordered)]
 
 
@@ -186,7 +185,7 @@ def _forward(conv: _Convolution) -> list[Move]:
     few_in, few_out = (spec.shape[1] <= FEW_CHANNELS for spec in (conv.source, conv.result))
     x, y, w = conv.padded(conv.source), conv.padded(conv.result), conv.padded_weight()
     if few_in and not conv.transposed:
-        w = w // round_up(1, conv.block) * conv.source.shape[1]
+        w = w // round_up(1, conv.processor.channel_block) * conv.source.shape[1]
     written = conv.bytes_of(conv.result) if few_out and conv.transposed else y
     spread = conv.bytes_of(conv.result) if conv.in_tiles or (conv.transposed and conv.stride > 1) else 0
     return _pass_moves(0 if few_in else x, w, written, spread)
@@ -200,16 +199,17 @@ def _backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -> lis
         spread = conv.bytes_of(conv.source) if conv.in_tiles or strided else 0
         moves = _pass_moves(0 if few_out else y, w, x, spread)
     if wants_weight:
-        as_they_lie = conv.depthwise and conv.taps > JIT_TAPS
+        as_they_lie = conv.filters_exceed_image or (conv.depthwise and conv.taps > JIT_TAPS)
+        w = conv.bytes_of(conv.weight) if conv.filters_exceed_image else w
         # With AVX-512 a single channel keeps its layout, too (memory events on an EPYC of family 26).
-        fewest = 1 if conv.block == AVX512_BLOCK else 2
+        fewest = 1 if conv.processor.channel_block == AVX512_BLOCK else 2
         x, y = (
             0 if as_they_lie or fewest <= operand.shape[1] <= FEW_CHANNELS else size
             for operand, size in ((conv.source, x), (conv.result, y))
         )
-        begin, sums = int(wants_source) + 0.5, conv.sums(w)
-        moves += [(begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 0, sums)]
-        moves += [(begin, 0, -sums), (begin, 6, -x), (begin, 5, -y), (begin + 1, 7, -w)]
+        begin, scratch = int(wants_source) + 0.5, conv.scratch(w)
+        moves += [(begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 0, scratch)]
+        moves += [(begin, 0, -scratch), (begin, 6, -x), (begin, 5, -y), (begin + 1, 7, -w)]
     return moves
 
 
