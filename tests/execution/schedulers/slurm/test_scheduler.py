@@ -450,6 +450,27 @@ def test_ten_thousand_commands_are_never_on_one_line():
     assert all(re.fullmatch(r"\d+", word) for words in asked if words[0] == "scancel" for word in words[1:])
 
 
+@pytest.mark.parametrize(("listed", "forgotten"), [("12", ["key"]), ("12_1", ["key"]), ("13", [])])
+def test_a_job_that_the_accounting_alone_lists_as_pending_is_forgotten_but_not_one_with_another_id(listed, forgotten):
+    """A killed controller lost it, and the accounting has its submission with its name, but will never have its end."""
+
+    class Remains(LocalTransport):
+        def run(self, argv, **_):
+            if argv[0] == "scontrol":
+                return CompletedProcess(1, "", "slurm_load_jobs error: Invalid job id specified")
+            if argv[0] != "sacct":
+                return CompletedProcess(0, "me\n" if argv[0] == "sh" else "", "")
+            if "-j" in argv:
+                row = {"JobIDRaw": "12", "JobID": "12", "State": "PENDING", "JobName": "nap-key"}
+                return CompletedProcess(0, "|".join(row.get(name, "") for name in argv[-1].split(",")) + "\n", "")
+            mark = argv[argv.index("-u") + 2].partition("=")[2]
+            return CompletedProcess(0, mark.join([listed, "PENDING", "None assigned", "", "nap-key", ""]) + "\n", "")
+
+    scheduler = SlurmScheduler("test", PurePosixPath("/x"), Remains())
+    assert scheduler.find(["key"]) == {"key": listed.partition("_")[0]}
+    assert list(scheduler.never_began({"key": "key"}, {"key": "12"})) == forgotten
+
+
 def test_a_thousand_missing_jobs_are_looked_up_a_part_at_a_time():
     class Forgets(LocalTransport):
         def run(self, argv, *, stdin=None, **_):

@@ -98,17 +98,17 @@ class SlurmScheduler(SiteScheduler):
     def never_began(self, keys: Mapping[str, str], ids: Mapping[str, str]) -> Collection[str]:
         """Return the jobs that a killed controller forgot.
 
-        The queue, the controller and the accounting have no record of them, and no file shows that one began. The
-        accounting may list such a job as PENDING for ever.
+        The controller and the accounting have no run or end of them, and no file shows that one began. The accounting
+        may list such a job as PENDING for ever, also by its name; of two jobs with one id, it names the later one.
         """
         named = self.find(frozenset(keys.values()))
-        keys = {key: batch for key, batch in keys.items() if batch not in named}
+        ordered = sorted(keys, key=lambda key: keys[key] not in named)
+        by_id = {ids[key]: key for key in ordered if f"{ids[key]}_".startswith(f"{named.get(keys[key], ids[key])}_")}
         recorded: set[str] = set()
-        for cluster, numbers in by_cluster(ids[key] for key in keys).items():
-            batches = {ids[key]: batch for key, batch in keys.items()}
-            wanted = {number: batches[with_cluster(cluster, number)] for number in numbers}
+        for cluster, numbers in by_cluster(by_id).items():
+            wanted = {number: keys[by_id[with_cluster(cluster, number)]] for number in numbers}
             recorded |= {with_cluster(cluster, number) for number in self._queries(cluster).recorded(wanted)}
-        unrecorded = [key for key in keys if ids[key] not in recorded]
+        unrecorded = [key for job_id, key in by_id.items() if job_id not in recorded]
         began = self.log_tails(unrecorded, most_bytes=1)
         return [key for key in unrecorded if key not in began]
 
