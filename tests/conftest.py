@@ -4,6 +4,7 @@ import os
 import sys
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # OpenBLAS and PyTorch start a thread for each core, and on arrays as small as these the threads wait for each other:
 # fitting one model took 29 s of processor time in place of 8 s. They read these variables when they are imported.
@@ -15,6 +16,9 @@ os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 from tests.support.forked_python import run_forked
 from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
 
+# On a busy machine an example takes as long as it takes.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 # The contracts are tests inside the package: a failing one then tells its values, too.
 pytest.register_assert_rewrite("leadline.testing")
 

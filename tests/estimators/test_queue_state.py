@@ -45,7 +45,7 @@ def accountings(draw):
     return sorted(jobs, key=lambda one: one.submitted_s)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(accountings())
 def test_later_events_do_not_change_a_row(jobs):
     whole = queue_rows(jobs)
@@ -63,7 +63,7 @@ def test_later_events_do_not_change_a_row(jobs):
         np.testing.assert_array_equal(whole[place], queue_rows(then, [len(before)])[0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(accountings())
 def test_a_hypothetical_job_gets_the_row_of_a_submitted_one(jobs):
     asked = AccountedJob("asked", 50.0, user="a", partition="p", cores=3, walltime_s=20.0)

@@ -105,7 +105,7 @@ def test_another_programs_database_is_not_written_to(history):
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(value=FINITE, name=st.text(), words=st.lists(st.text()))
 def test_any_values_survive_storage(tmp_path_factory, value, name, words):
     run = replace(

@@ -196,7 +196,7 @@ def test_a_risk_is_a_probability(risk):
         calibration.upper(np.ones(1), [np.nan], [0.0], "", risk)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=50), st.floats(0.01, 0.5), st.floats(0.01, 0.5))
 def test_less_risk_never_lowers_the_bound(errors, one, other):
     calibration = calibrate(Residuals.of(np.exp(errors), np.ones(len(errors))))

@@ -53,7 +53,7 @@ def test_a_level_too_high_for_few_errors_exceeds_them_all():
     assert normalize_errors([0.1, -0.4, 0.2], np.ones(3)).factor(0.9) == pytest.approx(BEYOND_LARGEST * 0.4)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=60), st.floats(0.5, 0.99))
 def test_restored_scores_make_the_same_intervals(errors, level):
     scores = normalize_errors(errors, np.full(len(errors), 0.1))

@@ -143,7 +143,7 @@ def check_every_reader(path, capsys):
         assert len(str(error)) < 1000  # noqa: PT017 - reading may also succeed
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_wrong_value_ends_in_one_sentence(good, folder, capsys, data):
     path = fresh(folder)
@@ -152,7 +152,7 @@ def test_a_wrong_value_ends_in_one_sentence(good, folder, capsys, data):
     check_every_reader(path, capsys)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_page_ends_in_one_sentence(good, folder, capsys, data):
     path = fresh(folder)

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput
@@ -103,7 +103,6 @@ def test_frozen_weights_are_gathered_but_have_no_gradients_to_exchange(job):
     assert sent_s(frozen, Sharding.FULL) / sent_s(traced, Sharding.FULL) == pytest.approx(2 / 3)
 
 
-@settings(deadline=None)
 @given(st.floats(1e-3, 1e3), st.sampled_from([Sharding.NONE, Sharding.OPTIMIZER]))
 def test_exposed_communication_is_between_none_and_all_of_it(whole_s, sharding):
     found = divide_step(over(PLAIN, 64, sharding=sharding), GRADIENTS, A100, whole_s, **network(8))
@@ -112,7 +111,6 @@ def test_exposed_communication_is_between_none_and_all_of_it(whole_s, sharding):
     assert whole_s < found.step_s
 
 
-@settings(deadline=None)
 @given(st.integers(1, 6), st.sampled_from(list(Sharding)))
 def test_more_nodes_never_send_faster(doublings, sharding):
     few, many = (

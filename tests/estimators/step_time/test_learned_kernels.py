@@ -28,7 +28,7 @@ def test_it_says_that_it_learned(fitted):
     assert 0 < model.spread_of(OpGraph(())) < 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes, sizes, sizes, st.integers(1, 64))
 def test_no_product_runs_above_the_peak_or_the_cache(fitted, m, n, k, b):
     op = gemm(m, n, k, b=b)
@@ -37,7 +37,7 @@ def test_no_product_runs_above_the_peak_or_the_cache(fitted, m, n, k, b):
     assert took >= (op.bytes_read + op.bytes_written) / (8 * UNSEEN.memory_bytes_per_s) * (1 - 1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(32, 1024), st.integers(32, 1024), st.integers(32, 1024))
 def test_a_product_of_eight_times_the_work_takes_longer(fitted, m, n, k):
     model = LearnedKernels(fitted, UNSEEN)

@@ -62,7 +62,7 @@ def test_half_the_time_on_all_steps_is_half_the_answer(law):
     assert half.predict([step()]).point[0] / law.predict([step()]).point[0] == pytest.approx(0.5, abs=0.05)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(3, 10), st.integers(1, 32), st.integers(1, 8), st.booleans())
 def test_more_work_for_each_gpu_never_takes_less(power, batch, times, again):
     case = step(sequence=2**power * 32, microbatch=batch, checkpointing=again)

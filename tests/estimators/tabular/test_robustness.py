@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from leadline.core.runs import Sample, Scale
@@ -59,7 +59,7 @@ def sound(predicted, count):
 
 
 @pytest.mark.parametrize("name", QUICK)
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=UNSHRUNK)
+@settings(max_examples=5, phases=UNSHRUNK)
 @given(history=histories)
 def test_every_prediction_is_positive_for_any_history(name, history):
     asked = [*(sample.features for sample in history), *QUESTIONS]
@@ -70,7 +70,7 @@ def test_every_prediction_is_positive_for_any_history(name, history):
 
 
 @pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - set(QUICK)))
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=UNSHRUNK)
+@settings(max_examples=2, phases=UNSHRUNK)
 @given(history=histories)
 def test_the_slower_ones_answer_likewise(name, history):
     asked = [*(sample.features for sample in history), *QUESTIONS]

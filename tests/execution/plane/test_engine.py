@@ -735,7 +735,7 @@ def dies_at_the_next_word(world):
         del desk.let_begin
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(COPIES, st.sampled_from([1, 4]))
 def test_whatever_happens_at_most_one_copys_command_begins_at_a_time(tmp_path_factory, steps, abreast):
     world = World(tmp_path_factory.mktemp("plane") / "journal.sqlite", copies=2, abreast=abreast)
@@ -775,7 +775,7 @@ def test_whatever_happens_at_most_one_copys_command_begins_at_a_time(tmp_path_fa
     world.journal.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(STEPS, st.sampled_from([1, 4]))
 def test_whatever_happens_each_happens_each_job_runs_to_one_end_and_never_twice_at_once(
     tmp_path_factory, steps, abreast

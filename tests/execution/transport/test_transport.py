@@ -85,7 +85,7 @@ def echoed(transport, words):
     return done.stdout.split("\0")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(words=WORDS)
 def test_a_shell_restores_the_quoted_words(words):
     done = subprocess.run(
@@ -96,7 +96,7 @@ def test_a_shell_restores_the_quoted_words(words):
     assert words == done.stdout.decode().split("\0")[:-1]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=WORDS.filter(lambda words: not any("\r" in word for word in words)))
 def test_arguments_arrive_unchanged_over_ssh(ssh, words):
     assert words == echoed(ssh, words)

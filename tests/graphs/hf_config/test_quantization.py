@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput
@@ -136,7 +136,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from([*METHODS, "other"]), st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4))
 def test_any_section_is_read_or_refused_with_one_error(method, fields):
     with contextlib.suppress(InvalidInput):

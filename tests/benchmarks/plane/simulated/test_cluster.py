@@ -83,7 +83,7 @@ def test_equal_jobs_start_in_the_order_in_which_they_came(jobs):
                 assert started[first] <= started[second]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.one_of(workloads().map(lambda jobs: (jobs, 1)), workloads(nodes=3).map(lambda jobs: (jobs, 3))))
 def test_backfilling_never_delays_the_first_job_past_its_reservation(case):
     jobs, nodes = case
@@ -94,7 +94,6 @@ def test_backfilling_never_delays_the_first_job_past_its_reservation(case):
         assert at_s == sorted(at_s, reverse=True), "a promise was put off"
 
 
-@settings(deadline=None)
 @given(workloads(nodes=3))
 def test_jobs_with_reduced_time_do_not_delay_the_first_job(jobs):
     promised, started = run_by_hand(jobs, pool(nodes=3), least=True)
@@ -112,7 +111,6 @@ def test_a_job_may_be_given_the_time_that_is_left_before_a_promise():
     assert [(one.key, one.until_s) for one in queue.start(0)] == [("first", 100), ("modest", 100)]
 
 
-@settings(deadline=None)
 @given(workloads(exact=True))
 def test_with_exact_requests_the_first_that_had_to_wait_starts_as_it_does_without_backfill(jobs):
     promised, started = run_by_hand(jobs, pool())

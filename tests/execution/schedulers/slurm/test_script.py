@@ -158,7 +158,7 @@ def test_requests_that_the_scheduler_would_refuse_are_refused_first(asked, reaso
 WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(words=st.lists(WORD, min_size=1, max_size=5))
 def test_any_words_reach_the_command_as_they_were_typed(words):
     spec = JobSpec("echo", ("printf", r"%s\0", *words), ResourceSpec())

@@ -195,7 +195,7 @@ def test_a_measured_command_is_run_by_the_wrapper_where_that_is_found_without_a_
     assert "wrapper" not in batch_script(replace(ONE, measured=False), None, FOLDER, MEASURER)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(words=st.lists(TEXTS, max_size=4), value=TEXTS)
 def test_the_script_passes_arguments_and_variables_unchanged(words, value):
     spec = replace(SPEC, command=("printf", "%s\\0", "", *words), environment={"A": value}, setup=("export B=set",))
