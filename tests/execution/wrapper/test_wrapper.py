@@ -23,9 +23,12 @@ WRAPPER = [sys.executable, "-P", "-m", "leadline.execution.wrapper"]
 HOLD = "import sys, time; block = bytearray(int(sys.argv[1]) << 20); print('held', flush=True); time.sleep(60)"
 FOUR_HOLD = """
 import subprocess, sys, time
-code = "import time; block = bytearray(64 << 20); print('held', flush=True); time.sleep(1.5)"
-children = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
-[child.wait() for child in children]
+code = "import sys; block = bytearray(64 << 20); print('held', flush=True); sys.stdin.read()"
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+children = [subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(4)]
+[child.stdout.readline() for child in children]
+time.sleep(4)
+[child.communicate() for child in children]
 """
 
 
