@@ -8,7 +8,7 @@ from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.plane import Attempt, FailureCause, Place
 from leadline.core.runs import Measurement
 from leadline.core.units import GIB
-from leadline.execution.plane.diagnose import diagnose
+from leadline.execution.plane.diagnose import diagnose, last_limit_s
 from leadline.execution.plane.failure_patterns import FINAL_LINES, read_signs
 from leadline.execution.plane.watcher import FORGOTTEN
 from leadline.execution.schedulers.port import SchedulerStatus
@@ -216,3 +216,13 @@ def test_a_copy_that_was_never_released_has_not_failed(withdrawn, cause):
     never = wrote("CANCELLED", EXIT_NEVER_BEGAN, reason="the plane's word did not come")
     found = diagnose(attempt(held=True, withdrawn=withdrawn), said("FAILED", exit_code=EXIT_NEVER_BEGAN), never)
     assert (S.CANCELLED, cause) == (found.state, found.cause)
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "limit_s"), [(60.0, 60.0), (3500.0, 3500.0), (3570.0, 3600.0), (3640.0, 3600.0), (None, 3600.0)]
+)
+def test_a_job_that_was_ended_for_its_time_well_before_its_limit_had_a_lower_one(elapsed_s, limit_s):
+    """Staff lowered it, and nobody asked Slurm between that and the end."""
+    status = said("TIMEOUT", elapsed_s=elapsed_s, walltime_s=3600.0)
+    assert last_limit_s(attempt(walltime_s=3600.0), status) == limit_s
+    assert last_limit_s(attempt(walltime_s=3600.0), said("FAILED", elapsed_s=elapsed_s)) == 3600.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, FailureCause
-from leadline.core.units import format_bytes, format_duration
+from leadline.core.units import MINUTE_S, format_bytes, format_duration
 from leadline.execution.clock import epoch_s
 from leadline.execution.plane.failure_patterns import FailureSign, decisive_sign, final_signs, read_signs
 from leadline.execution.schedulers.port import SchedulerStatus
@@ -233,7 +233,7 @@ class _Remains(Frozen):
     def _of_limit(self, cause: FailureCause, sentence: str) -> Diagnosis:
         """Return the diagnosis, with a sentence that compares the used time or memory with the request."""
         request, evidence = self.attempt.resources, [sentence]
-        if cause is FailureCause.WALLTIME and (limit_s := _limit_s(self.attempt, self.status)):
+        if cause is FailureCause.WALLTIME and (limit_s := last_limit_s(self.attempt, self.status)):
             evidence.append(f"its limit was {format_duration(limit_s)}")
             if request.walltime_s and limit_s < request.walltime_s:
                 evidence[-1] += f", lowered from {format_duration(request.walltime_s)} after the submission"
@@ -317,16 +317,18 @@ def _believable(
     began_s = epoch_s(outcome.started_at) if outcome.started_at else None
     if began_s is not None and status.started_s is not None and began_s < status.started_s - SKEW_S:
         return None, ("the wrapper's outcome belongs to an earlier start and is ignored",)
-    limit_s = _limit_s(attempt, status)
+    limit_s = last_limit_s(attempt, status)
     ran_s = status.elapsed_s if outcome.state is JobState.TIMEOUT else None
     if ran_s is not None and limit_s and ran_s < EARLY * limit_s:
         return None, (f"the wrapper reported the limit after only {format_duration(ran_s)} and is ignored",)
     return outcome, ()
 
 
-def _limit_s(attempt: Attempt, status: SchedulerStatus) -> float | None:
-    """Return the limit that counted: the last one that the scheduler reports."""
-    return status.walltime_s or attempt.walltime_s or attempt.resources.walltime_s
+def last_limit_s(attempt: Attempt, status: SchedulerStatus) -> float | None:
+    """Return the limit that counted: the last one reported, or the run time of a job that was ended well before it."""
+    limit_s, ran_s = status.walltime_s or attempt.walltime_s or attempt.resources.walltime_s, status.elapsed_s
+    was_lowered = status.state is JobState.TIMEOUT and limit_s and ran_s and ran_s < limit_s - MINUTE_S
+    return ran_s if was_lowered else limit_s
 
 
 def _because(reason: str) -> str:

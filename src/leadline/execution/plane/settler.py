@@ -9,7 +9,7 @@ from leadline.core.plane import Action, Attempt, AttemptPlan, EventKind, Job
 from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.actor import Actor, decision_details
 from leadline.execution.plane.advisor import Advisor, Diagnose, EndedAttempt
-from leadline.execution.plane.diagnose import Diagnosis
+from leadline.execution.plane.diagnose import Diagnosis, last_limit_s
 from leadline.execution.plane.job_cache import JobCache, closed_job, with_attempt
 from leadline.execution.plane.journal import NewEvent, attempt_event
 from leadline.execution.plane.segments import diagnose_segment, done_share, is_segment
@@ -94,7 +94,7 @@ class Settler:
             started_at=started_at if status.started_s is None else iso_utc(status.started_s),
             ended_at=ended_at if status.ended_s is None else iso_utc(status.ended_s),
             reason="; ".join(diagnosis.evidence) or attempt.reason,
-            walltime_s=status.walltime_s or attempt.walltime_s,
+            walltime_s=last_limit_s(attempt, status),
             node=status.node or attempt.node or (outcome.host if outcome else None),
             exit_code=outcome.exit_code if outcome else status.exit_code,
             done_share=done_share(outcome),

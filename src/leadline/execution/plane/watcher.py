@@ -232,10 +232,7 @@ def _matching_status(attempt: Attempt, status: SchedulerStatus | None) -> Schedu
 
 
 def _has_ended(outcome: JobOutcome | None, status: SchedulerStatus | None) -> bool:
-    """True if it is known how an attempt ended.
-
-    The scheduler counts, or a measured completion. Without that, the scheduler may know more, such as the memory.
-    """
+    """True if it is known how an attempt ended; without a measured completion, the scheduler knows more."""
     return (status is not None and status.state.final) or _has_completed(outcome)
 
 
