@@ -1,10 +1,15 @@
 """The REST API over real HTTP: every tool, tasks, and errors as problem documents."""
 
 import json
+from pathlib import Path
 
 import jsonschema
 import pytest
 
+from leadline.app.jobs.journal import journal_path
+from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.plane import Job, Place, Policy
+from leadline.execution.plane.journal import PlaneJournal
 from leadline.interfaces.documents import json_schema
 from leadline.interfaces.web.problems import MEDIA_TYPE, PROBLEM_SCHEMA
 from tests.interfaces.test_tools import READING
@@ -79,3 +84,32 @@ def test_the_openapi_document_has_every_tool_and_every_reference(client):
         line.split("/")[-1] for line in json.dumps(document).split('"') if line.startswith("#/components/sch")
     }
     assert references <= names
+
+
+def test_a_file_that_is_handed_over_can_be_estimated_and_is_its_owners_alone(client, web_folder):
+    content = (web_folder / "config.json").read_bytes()
+    answer = client.put("/api/v1/uploads/config.json", content=content)
+    assert answer.status_code == 201
+    workload = answer.json()["workload"]
+    assert Path(workload).stat().st_mode & 0o077 == 0
+    estimate = client.post("/api/v1/estimate", json={"workload": workload, "on": ["T4"]})
+    assert estimate.json()["schema"] == "leadline.estimate/1"
+
+
+@pytest.mark.parametrize(
+    "name", ["train.py", "..json", "%2e%2e%2fconfig.json", "a/config.json", "-.json", "x" * 200 + ".json"]
+)
+def test_a_file_with_another_name_is_refused(client, name):
+    assert client.put(f"/api/v1/uploads/{name}", content=b"{}").status_code in (404, 405, 422)
+
+
+def test_readers_are_told_of_a_change_and_a_late_one_of_what_it_missed(client):
+    with client.stream("GET", "/api/v1/events") as waiting:
+        lines = waiting.iter_lines()
+        with PlaneJournal(journal_path()) as journal:
+            job = Job("j1", JobSpec("train", ("true",), ResourceSpec()), Policy((Place("cluster", "short"),)))
+            journal.add([job])
+        told = next(line for line in lines if line.startswith("event:"))
+    assert told == "event: jobs"
+    with client.stream("GET", "/api/v1/events", headers={"Last-Event-ID": "0"}) as late:
+        assert next(line for line in late.iter_lines() if line.startswith("event:")) == "event: jobs"

@@ -16,9 +16,9 @@ _HUB_NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
 def find_subject(name: str, folder: Path, *, scripts: bool = False) -> tuple[str, ...]:
     """Return the words that ``read_workload`` takes for a name.
 
-    The name is a file in ``folder``, a model that transformers or huggingface_hub has put into its cache
-    (``mistralai/Mistral-7B-v0.1``), or a model in the user's data folder. With ``scripts`` it may also be a Python
-    script of that folder or a command with one, which is traced in the sandbox.
+    The name is a file in ``folder`` or an uploaded one, a model that transformers or huggingface_hub has put into its
+    cache (``mistralai/Mistral-7B-v0.1``), or a model in the user's data folder. With ``scripts`` it may also be a
+    Python script of that folder or a command with one, which is traced in the sandbox.
 
     Raises:
         InvalidInput: there is no such thing, it lies outside the folder, or scripts are not allowed.
@@ -50,12 +50,12 @@ def find_subject(name: str, folder: Path, *, scripts: bool = False) -> tuple[str
 
 
 def _inside(name: str, folder: Path) -> Path:
-    """Return a path in ``folder``; ``InvalidInput`` if it leads out of it, also through a link."""
+    """Return a path in ``folder`` or among the uploads; ``InvalidInput`` if it leads out of them, also by a link."""
     try:
         path = (folder / name).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or links in a circle
         raise InvalidInput(f"workload is {excerpt(name)!r}, which is no path: {error}") from error
-    if not path.is_relative_to(folder.resolve()):
+    if not any(path.is_relative_to(allowed.resolve()) for allowed in (folder, settings.uploads_dir())):
         raise InvalidInput(f"workload is {excerpt(name)!r}, which lies outside {folder}: copy it into that folder")
     return path
 

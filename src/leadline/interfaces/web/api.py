@@ -9,20 +9,27 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from leadline.app.jobs.job_status import newest_event_number
+from leadline.app.jobs.journal import journal_path
 from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput
+from leadline.core.units import parse_whole
 from leadline.interfaces.tools import Tool, tools
 from leadline.interfaces.web import openapi
+from leadline.interfaces.web.events import JobEvents
 from leadline.interfaces.web.settings import WebSettings
 from leadline.interfaces.web.tasks import TaskPool
+from leadline.interfaces.web.uploads import keep_upload
 
 BASE = "/api/v1"
 JSON = "application/json"
+UPLOAD = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
 
 
 def tool_routes(settings: WebSettings, pool: TaskPool) -> APIRouter:
     """Return the operations of all tools and of tasks."""
     router = APIRouter(prefix=BASE)
+    changes = JobEvents(newest_event)
     for tool in tools(settings.folder, scripts=settings.allow_scripts).values():
         _add_tool(router, tool, settings, pool)
 
@@ -41,6 +48,19 @@ def tool_routes(settings: WebSettings, pool: TaskPool) -> APIRouter:
                 yield ServerSentEvent(to_json(document, indent=0), event=document["state"])
 
         return EventSourceResponse(events())
+
+    @router.get("/events", tags=["jobs"], responses=openapi.refusals())
+    async def events(request: Request) -> Response:
+        """Follow all jobs: an event whenever one changes; ``Last-Event-ID`` resumes."""
+        seen = parse_whole(request.headers.get("last-event-id", ""))
+        return EventSourceResponse(changes.follow(seen))
+
+    @router.put("/uploads/{name}", status_code=HTTPStatus.CREATED, tags=["tools"], responses=openapi.refusals(),
+                openapi_extra=UPLOAD)  # fmt: skip
+    async def upload(name: str, request: Request) -> Response:
+        """Keep a file for a day, and return the name that a tool takes as its workload."""
+        path = keep_upload(name, await request.body(), scripts=settings.allow_scripts)
+        return _answer({"schema": "leadline.upload/1", "workload": str(path)}, HTTPStatus.CREATED)
 
     return router
 
@@ -101,3 +121,8 @@ async def _arguments(request: Request) -> dict[str, Any]:
 
 def _answer(document: dict[str, Any], status: int = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Response:
     return Response(to_json(document, indent=0), status, headers, JSON)
+
+
+def newest_event() -> int:
+    """Return the number of the newest event of the journal; 0 without one."""
+    return newest_event_number() if journal_path().exists() else 0
