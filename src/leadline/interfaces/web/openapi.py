@@ -7,6 +7,8 @@ from leadline.interfaces.documents import json_schema
 from leadline.interfaces.tools import Tool
 from leadline.interfaces.web.problems import MEDIA_TYPE, PROBLEM_SCHEMA
 
+Responses = dict[int | str, dict[str, Any]]
+
 REFUSALS = {
     "400": "the body is not JSON", "401": "no token, or a wrong one", "403": "not allowed here",
     "404": "no such name", "405": "wrong method", "413": "the body is too long", "415": "the body is of another type",
@@ -20,14 +22,14 @@ def component(document: str) -> str:
     return document.removeprefix("leadline.").replace("/", "-")
 
 
-def answers(tool: Tool) -> dict[str, Any]:
+def answers(tool: Tool) -> Responses:
     """Return the responses of a tool's operation."""
     references = [{"$ref": f"#/components/schemas/{component(document)}"} for document in tool.documents]
     schema = references[0] if len(references) == 1 else {"anyOf": references}
     return {"200": {"description": "The answer.", "content": {"application/json": {"schema": schema}}}, **refusals()}
 
 
-def refusals() -> dict[str, Any]:
+def refusals() -> Responses:
     """Return the responses of every operation that are problem documents."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/problem"}}}
     return {
