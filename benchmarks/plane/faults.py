@@ -32,7 +32,7 @@ from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS
 from leadline.execution.processes import run_process
 from tests.support.newer_slurm import NEWER_RELEASE, slurm_version, why_no_newer_slurm, with_newer_slurm
-from tests.support.slurm_cluster import slurm_cluster
+from tests.support.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.support.slurm_plan import ClusterPlan
 from tests.support.ssh_server import HOST, ssh_server
 
@@ -166,7 +166,7 @@ def run(folder: Path, size: FaultCampaignSize, seed: int) -> FaultCampaign:
         done = FaultCampaign(designs, injector.struck, log=injector.log)
         done.settled_s = time.monotonic() - began_to_settle_s
         injector.plane.kill()
-        _keep(folder, done)
+        _keep(folder, done, [job for job in jobs.values() if not job.state.final], injector.cluster)
         tally = tally_faults(designs, {key: job.state for key, job in jobs.items()}, runs, injector.deaths)
         verdicts = read_verdicts(injector.plane.folder / VERDICTS)
         causes = wrong_causes(designs, jobs, verdicts, injector.staff.causes, injector.outages, injector.silences)
@@ -303,9 +303,19 @@ def _with_last_attempt(sentence: str, jobs: Mapping[str, Job]) -> str:
     )
 
 
-def _keep(folder: Path, done: FaultCampaign) -> None:
-    """Keep the journal, whose disk is unmounted, and the log of faults."""
+def _keep(folder: Path, done: FaultCampaign, lost: Collection[Job], cluster: SlurmCluster) -> None:
+    """Keep the journal, whose disk is unmounted, the log of faults, and what is known of lost jobs."""
     shutil.copytree(folder / "disk", folder / "kept")
+    for attempt in (job.attempts[-1] for job in lost if job.attempts):
+        number = attempt.scheduler_id or ""
+        fields = "JobID,JobIDRaw,State,Submit,Start,End,NodeList,JobName,ExitCode"
+        for command in (["sacct", "-P", "--duplicates", "-j", number, "-o", fields],
+                        ["scontrol", "-a", "show", "job", number]):  # fmt: skip
+            answer = cluster.run(command)
+            with (folder / "kept" / f"{attempt.job}.txt").open("a", encoding="utf-8") as file:
+                file.write(f"{' '.join(command)}\n{answer.stdout}{answer.stderr}\n")
+        for path in (folder / "jobs").rglob(f"*{attempt.key}*"):
+            shutil.copy(path, folder / "kept")
     lines = "".join(f"{iso_utc(at_s)} {event}\n" for at_s, event in done.log)
     (folder / "kept" / "faults.log").write_text(lines, encoding="utf-8")
 

@@ -94,11 +94,11 @@ class FakeScheduler:
         """Return nothing: the accounting knows all that ended."""
         return {}
 
-    def never_began(self, keys: Mapping[str, str], ids: Mapping[str, str]) -> Collection[str]:  # noqa: ARG002
-        """Return the keys that neither wait nor ever ran here."""
+    def forgotten(self, keys: Mapping[str, str], ids: Mapping[str, str], killed: Collection[str]) -> Collection[str]:  # noqa: ARG002
+        """Return the keys that neither wait nor ever ran here, and have no log unless they were killed."""
         self._answer()
         known_keys = {fake_job.key for fake_job in (*self.jobs.values(), *self.ended_jobs.values())}
-        return [key for key in keys if key not in known_keys]
+        return [key for key in keys if key not in known_keys and (key in killed or key not in self.logs)]
 
     def living(self) -> Collection[LivingJob]:
         """Return the jobs in the queue."""

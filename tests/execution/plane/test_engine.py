@@ -175,6 +175,20 @@ def test_a_forgotten_job_runs_again_and_its_reused_id_is_not_confused(world):
     assert [one.state for one in world.job("a").attempts] == [JobState.NODE_FAIL, JobState.COMPLETED]
 
 
+def test_a_job_that_was_forgotten_as_it_began_counts_as_killed_once_nothing_reports_it_for_long(world):
+    world.journal.add([job("a")])
+    world.step()
+    key = world.here.jobs[world.here.only()].key
+    world.here.logs[key] = ""  # its command began
+    world.here.outcomes[key] = JobOutcome(JobState.RUNNING, iso_utc(world.clock.now_s()), "n1", ("x",))
+    world.here.forget(world.here.only())
+    world.step(80, every_s=5.0)
+    assert len(world.here.submitted) == 1, "its wrapper still reports"
+    del world.here.outcomes[key]
+    world.step(2)
+    assert [one.state for one in world.job("a").attempts] == [JobState.NODE_FAIL, JobState.PENDING]
+
+
 def test_a_scheduler_that_shows_nothing_although_a_job_runs_is_blind_and_nothing_runs_twice(world):
     world.journal.add([job("a"), job("b")])
     world.step()
@@ -183,7 +197,7 @@ def test_a_scheduler_that_shows_nothing_although_a_job_runs_is_blind_and_nothing
     world.step(every_s=5.0)
     hidden = {number: world.here.jobs.pop(number) for number in (first, second)}
     world.here.outcomes[hidden[first].key] = JobOutcome(JobState.RUNNING, iso_utc(world.clock.now_s()), "n1", ("x",))
-    world.here.never_began = lambda keys, _: list(keys)
+    world.here.forgotten = lambda keys, *_: list(keys)
     world.step(20)
     faults = [event.details for event in world.journal.events(kinds=[EventKind.FAULT])]
     assert faults == [

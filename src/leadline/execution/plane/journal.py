@@ -277,9 +277,11 @@ class PlaneJournal(SqliteFile):
     def _insert_jobs(self, connection: Connection, jobs: Iterable[Job]) -> None:
         (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
         for position, job in enumerate(jobs, last + 1):
+            # The parts that change are in columns and attempt rows.
+            document = to_json(replace(job, attempts=(), plan=None), indent=0)
             cursor = connection.execute(
                 "INSERT OR IGNORE INTO job (key, position, state, reason, plan, document) VALUES (?, ?, ?, ?, ?, ?)",
-                (job.key, position, job.state.value, job.reason, _plan(job), _document(job)),
+                (job.key, position, job.state.value, job.reason, _plan(job), document),
             )
             if cursor.rowcount:
                 self._insert_events(connection, [NewEvent(EventKind.HANDED_OVER, job.key)])
@@ -344,11 +346,6 @@ class PlaneJournal(SqliteFile):
             yield
         except (ValueError, OverflowError, LeadlineError) as error:
             raise self.damaged(f"{name}: {error}") from error
-
-
-def _document(job: Job) -> str:
-    """Return the constant part of a job as JSON; the rest is in columns and attempt rows."""
-    return to_json(replace(job, attempts=(), plan=None), indent=0)
 
 
 def _plan(job: Job) -> str | None:

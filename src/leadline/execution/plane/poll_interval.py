@@ -29,6 +29,7 @@ class PollIntervals(Frozen):
     decide: float = 300.0  # pause between decisions about an attempt without news
     grace: float = 60.0  # a submission with a lost answer counts as never arrived after this time
     settle: float = 30.0  # after this time the wrapper alone decides how an attempt ended that did not complete
+    killed: float = 300.0  # a command of a job that Slurm forgot counts as killed after this time, as on a silent node
     lost: float = 3600.0  # an attempt that nothing reports any more counts as lost after this time
     delay: float = 1800.0  # longest delay of an attempt, whatever the wall clock does
 

@@ -14,7 +14,7 @@ from leadline.execution.plane.poll_interval import PollIntervals, PollSchedule
 from leadline.execution.schedulers.port import ForgetfulScheduler, Scheduler, SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
 
-FORGOTTEN = SchedulerStatus(JobState.NODE_FAIL, "its scheduler forgot it before it started")
+FORGOTTEN = SchedulerStatus(JobState.NODE_FAIL, "its scheduler forgot it")
 """Status of a job that a killed controller had accepted and does not know after its restart."""
 WITHDRAWN = SchedulerStatus(JobState.CANCELLED, "withdrawn before it started")
 ALIVE_S = 90.0
@@ -162,13 +162,16 @@ class Watcher:
         return cancelled and attempt.started_at is None
 
     def _forgotten(self, gone: list[Attempt]) -> Collection[str]:
-        """Return the missing attempts that their scheduler forgot before they started."""
+        """Return the missing attempts that their scheduler forgot before they started, or as they did."""
         missing = [attempt for attempt in gone if self._missing_s(attempt) > self.intervals.grace]
-        unstarted = [attempt for attempt in missing if attempt.started_at is None]
+        unstarted = {attempt.key: attempt for attempt in missing if attempt.started_at is None}
         if not unstarted or not isinstance(self.scheduler, ForgetfulScheduler) or self._sees_nothing(gone):
             return ()
-        ids = {attempt.key: attempt.scheduler_id for attempt in unstarted if attempt.scheduler_id}
-        return self.scheduler.never_began({attempt.key: attempt.batch for attempt in unstarted}, ids)
+        ids = {key: attempt.scheduler_id for key, attempt in unstarted.items() if attempt.scheduler_id}
+        late = [key for key, attempt in unstarted.items() if self._missing_s(attempt) > self.intervals.killed]
+        alive = self.scheduler.reports(late, since_s=max(self.clock.now_s() - ALIVE_S, 0.0)) if late else ()
+        killed = [key for key in late if key not in alive]
+        return self.scheduler.forgotten({key: attempt.batch for key, attempt in unstarted.items()}, ids, killed)
 
     def _sees_nothing(self, gone: list[Attempt]) -> bool:
         """True if the queue shows no job at all although the wrapper of one still reports.

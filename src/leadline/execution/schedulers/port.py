@@ -232,11 +232,12 @@ class ForgetfulScheduler(Protocol):
             SchedulerUnreachable: there was no answer.
         """
 
-    def never_began(self, keys: Mapping[str, str], ids: Mapping[str, str]) -> Collection[str]:
-        """Return the attempts that certainly never began and never will.
+    def forgotten(self, keys: Mapping[str, str], ids: Mapping[str, str], killed: Collection[str]) -> Collection[str]:
+        """Return the attempts that certainly do not run and never will.
 
-        No answer of the scheduler names them, not even as ended, and no file shows that one began. An unclear answer
-        proves nothing. ``keys`` is attempt key -> submission key, ``ids`` is attempt key -> the scheduler's id.
+        No answer of the scheduler names them, not even as ended, and no file shows that one began, unless the nodes
+        have ``killed`` it by now. An unclear answer proves nothing. ``keys`` is attempt key -> submission key, ``ids``
+        is attempt key -> the scheduler's id.
 
         Raises:
             SchedulerUnreachable: there was no answer.

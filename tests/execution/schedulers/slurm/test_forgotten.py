@@ -47,10 +47,13 @@ def test_a_forgotten_job_is_not_confused_with_one_that_reuses_its_id(tmp_path, m
         lost = {key: scheduler.submit(submission(key, "true", indices=at)) for key, at in (("a", ()), ("b", (3, 4)))}
         keys = {"runs": "runs", "a": "a", "b-3": "b", "b-4": "b"}
         ids = {"runs": runs, "a": lost["a"], "b-3": f"{lost['b']}_3", "b-4": f"{lost['b']}_4"}
-        assert list(scheduler.never_began(keys, ids)) == []
+        assert list(scheduler.forgotten(keys, ids, ())) == []
         forgets.stop("slurmctld", sign=signal.SIGKILL)
         forgets.start("slurmctld")
-        assert {"a", "b-3", "b-4"} == set(scheduler.never_began(keys, ids))
+        assert {"a", "b-3", "b-4"} == set(scheduler.forgotten(keys, ids, ()))
+        (tmp_path / "jobs" / RUNS_FOLDER / log_name("a")).touch()
+        assert {"b-3", "b-4"} == set(scheduler.forgotten(keys, ids, ())), "its log shows that it began"
+        assert {"a", "b-3", "b-4"} == set(scheduler.forgotten(keys, ids, ["runs", "a"]))
         assert lost["a"] == scheduler.submit(submission("c", "true")), (
             "the id is not given again: the test shows nothing"
         )
@@ -59,4 +62,4 @@ def test_a_forgotten_job_is_not_confused_with_one_that_reuses_its_id(tmp_path, m
         scheduler.cancel([runs])
         forgets.wait(lambda: not scheduler.query([lost["a"]]), "the other job to end")
         forgets.wait(lambda: _ended_as(scheduler, lost["a"], "c"), "the accounting to know it by its name")
-        assert {"a"} == set(scheduler.never_began({"a": "a", "c": "c", "runs": "runs"}, {**ids, "c": lost["a"]}))
+        assert {"a"} == set(scheduler.forgotten({"a": "a", "c": "c", "runs": "runs"}, {**ids, "c": lost["a"]}, ()))

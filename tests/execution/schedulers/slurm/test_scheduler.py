@@ -468,7 +468,7 @@ def test_a_job_that_the_accounting_alone_lists_as_pending_is_forgotten_but_not_o
 
     scheduler = SlurmScheduler("test", PurePosixPath("/x"), Remains())
     assert scheduler.find(["key"]) == {"key": listed.partition("_")[0]}
-    assert list(scheduler.never_began({"key": "key"}, {"key": "12"})) == forgotten
+    assert list(scheduler.forgotten({"key": "key"}, {"key": "12"}, ())) == forgotten
 
 
 def test_a_thousand_missing_jobs_are_looked_up_a_part_at_a_time():
@@ -480,5 +480,5 @@ def test_a_thousand_missing_jobs_are_looked_up_a_part_at_a_time():
 
     keys = {f"k{number}": f"k{number}" for number in range(1000)}
     ids = {f"k{number}": str(1000 + number) for number in range(1000)}
-    forgotten = SlurmScheduler("test", PurePosixPath("/x"), Forgets()).never_began(keys, ids)
+    forgotten = SlurmScheduler("test", PurePosixPath("/x"), Forgets()).forgotten(keys, ids, ())
     assert sorted(forgotten) == sorted(f"k{number}" for number in range(200))

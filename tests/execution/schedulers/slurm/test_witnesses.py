@@ -129,7 +129,7 @@ def test_a_job_in_a_hidden_partition_is_there_whatever_the_user_has_set(folder, 
     job = scheduler.submit(sent)
     until(lambda: scheduler.query([job])[job].state, lambda state: state is JobState.RUNNING)
     assert scheduler.find([sent.key]) == {sent.key: job}
-    assert list(scheduler.never_began(keys_of(sent), {sent.key: job})) == []
+    assert list(scheduler.forgotten(keys_of(sent), {sent.key: job}, ())) == []
     scheduler.cancel([job])
     ended = until(lambda: scheduler.account([job]).get(job), lambda status: status is not None and status.state.final)
     assert (ended.state, ended.by_owner) == (JobState.CANCELLED, True)
@@ -149,17 +149,17 @@ def test_a_job_that_the_site_renames_is_found_and_reports_under_its_key(folder, 
     # The accounting lists a job as "allocation" until it has the record of its start.
     until(lambda: scheduler._queries("").accounting([number]).get(number), lambda row: row and row.bears(sent.key))
     assert set(scheduler.reports(sent.keys)) == set(sent.keys)
-    assert list(scheduler.never_began(keys_of(sent), dict.fromkeys(sent.keys, number))) == []
+    assert list(scheduler.forgotten(keys_of(sent), dict.fromkeys(sent.keys, number), ())) == []
 
 
 def test_a_job_counts_as_forgotten_only_if_no_witness_is_unclear(east, folder):
     scheduler = scheduler_of(folder)
     scheduler.submit(submission("true"))
     keys, ids = {"gone": "gone"}, {"gone": "424242"}
-    assert list(scheduler.never_began(keys, ids)) == ["gone"]
+    assert list(scheduler.forgotten(keys, ids, ())) == ["gone"]
     for command in ("squeue", "sacct", "scontrol"):
         with pytest.raises(SchedulerUnreachable):
-            scheduler_of(folder, Unclear(command)).never_began(keys, ids)
+            scheduler_of(folder, Unclear(command)).forgotten(keys, ids, ())
     # Where users may not use scontrol, jobs are settled all the same.
     sent = submission("false")
     job = scheduler.submit(sent)
@@ -168,8 +168,8 @@ def test_a_job_counts_as_forgotten_only_if_no_witness_is_unclear(east, folder):
     # A held job that no key search shows, for example because its trace was cut, has a record under its id.
     held = run_process(["sbatch", "--parsable", "-H", "-J", "x-gone", "-o", "/dev/null", "--wrap", "true"])
     job = held.stdout.strip()
-    assert list(scheduler.never_began({"x": "other"}, {"x": job})) == ["x"], "another job has that id now"
-    assert list(scheduler.never_began(keys, {"gone": job})) == []
+    assert list(scheduler.forgotten({"x": "other"}, {"x": job}, ())) == ["x"], "another job has that id now"
+    assert list(scheduler.forgotten(keys, {"gone": job}, ())) == []
     assert east.run(["scancel", job]).returncode == 0
 
 
@@ -190,7 +190,7 @@ def test_a_job_at_another_cluster_keeps_it_in_its_id(folder, monkeypatch):
     assert scheduler.find([sent.key]) == {sent.key: job}
     scheduler.change_walltime(ids[0], 120.0)
     assert scheduler.query(ids)[ids[0]].walltime_s == 120.0
-    assert list(scheduler.never_began(keys_of(sent), dict(zip(sent.keys, ids, strict=True)))) == []
+    assert list(scheduler.forgotten(keys_of(sent), dict(zip(sent.keys, ids, strict=True)), ())) == []
     scheduler.cancel(ids)
     ended = until(lambda: scheduler.account(ids), lambda found: len(found) == 2 and found[ids[1]].state.final)
     assert {status.state for status in ended.values()} == {JobState.CANCELLED}
@@ -210,7 +210,7 @@ def test_a_federated_job_is_followed_to_the_sibling_that_runs_it(clusters, east,
     job = scheduler.submit(sent)
     status = until(lambda: scheduler.query([job])[job], lambda found: found.state is JobState.RUNNING)
     assert (status.node, status.bears(sent.key)) == (west.nodes[0], True)
-    assert list(scheduler.never_began(keys_of(sent), {sent.key: job})) == []
+    assert list(scheduler.forgotten(keys_of(sent), {sent.key: job}, ())) == []
     scheduler.cancel([job])
     ended = until(lambda: scheduler.account([job]).get(job), lambda found: found is not None and found.state.final)
     assert (ended.state, ended.by_owner) == (JobState.CANCELLED, True)

@@ -137,7 +137,8 @@ class LocalJobQueue:
 
     def _start(self, entry: QueueEntry, assignment: SlotAssignment) -> None:
         """Start a wrapper that begins its command only after its process is in the journal."""
-        entry_started = self.journal.begin(entry.key, host=socket.gethostname(), place=_place(assignment))
+        place = f"{','.join(map(str, assignment.cores))}/{','.join(assignment.gpus)}/{assignment.memory_bytes}"
+        entry_started = self.journal.begin(entry.key, host=socket.gethostname(), place=place)
         result, stored = result_path(self.folder, entry_started), self.journal.taken(entry.submission_id)
         index = {} if entry.index is None else dict.fromkeys(ARRAY_INDEX, entry.index)
         env = stored.environment | index | stored.submission.restart_variables | job_environment(entry_started.spec)
@@ -266,10 +267,6 @@ def _gpu_count() -> int:
 
 def _outcome(result: Path) -> JobOutcome | None:
     return read_outcome(result) if result.exists() else None
-
-
-def _place(assignment: SlotAssignment) -> str:
-    return f"{','.join(map(str, assignment.cores))}/{','.join(assignment.gpus)}/{assignment.memory_bytes}"
 
 
 def _assignment(place: str | None) -> SlotAssignment:
