@@ -8,6 +8,7 @@ import pytest
 
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.units import MIB
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name
 from leadline.execution.schedulers.port import ForgetfulScheduler, Submission
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
