@@ -38,6 +38,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "measure": "time steps of many models on this device",
         "adapt": "adapt estimates to a few measured steps of your device",
     },
+    "Other ways in": {
+        "web": "serve the web page and the REST API",
+    },
     "See for yourself": {
         "demo": "try everything on three real jobs, in minutes",
         "bench": "measure every published metric again",

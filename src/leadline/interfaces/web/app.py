@@ -1,0 +1,48 @@
+"""The web application."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from leadline import __version__
+from leadline.interfaces.tools import tools
+from leadline.interfaces.web import openapi
+from leadline.interfaces.web.api import BASE, tool_routes
+from leadline.interfaces.web.problems import handle_errors
+from leadline.interfaces.web.security import Guard
+from leadline.interfaces.web.settings import WebSettings
+from leadline.interfaces.web.tasks import TaskPool
+
+
+def create_app(settings: WebSettings) -> ASGIApp:
+    """Return the web application, with what guards it."""
+    pool = TaskPool(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        pool.close()
+
+    app = FastAPI(
+        title="Leadline", version=__version__, root_path=settings.root_path, docs_url=None, redoc_url=None,
+        openapi_url=f"{BASE}/openapi.json", lifespan=lifespan,
+    )  # fmt: skip
+    handle_errors(app)
+    app.include_router(tool_routes(settings, pool))
+    described = app.openapi
+
+    @cache
+    def document() -> dict[str, Any]:
+        """Return the OpenAPI document with the schemas of the tools' documents."""
+        whole = described()
+        shared = whole.setdefault("components", {})
+        shared.setdefault("schemas", {}).update(openapi.components(tools(settings.folder).values()))
+        shared["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        return {**whole, "security": [{"token": []}]}
+
+    app.openapi = document  # type: ignore[method-assign]
+    return Guard(app, settings)
