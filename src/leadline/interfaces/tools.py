@@ -82,12 +82,16 @@ class Tool(Frozen):
             InvalidInput: an argument is unknown, missing, or of the wrong type or size.
             LeadlineError: the verb cannot answer; the message names the fix.
         """
+        return self.answer(**self.check(arguments))
+
+    def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that were given, converted to their types; ``InvalidInput`` as in ``call``."""
         try:
             checked = msgspec.convert(dict(arguments), self.arguments)
         except msgspec.ValidationError as error:
             raise InvalidInput(f"the arguments of {self.name} cannot be used: {_in_words(str(error))}") from error
         given = msgspec.structs.asdict(checked).items()
-        return self.answer(**{name: value for name, value in given if value is not UNSET})
+        return {name: value for name, value in given if value is not UNSET}
 
 
 def _in_words(problem: str) -> str:
@@ -198,8 +202,10 @@ def tools(folder: Path, *, scripts: bool = False) -> dict[str, Tool]:
                  "attempts": (Count, "Most submissions. Default: 4."),
              }), _submit, (documents.JOBS,), acts=True),
         Tool("cancel", "Cancel waiting or running jobs; the user must agree.",
-             _arguments("cancel", {"jobs": (Annotated[Texts, Meta(min_length=1)], "Keys or names of jobs.")}, {}),
-             _cancel,
+             _arguments("cancel", {}, {
+                 "jobs": (Annotated[Texts, Meta(min_length=1)], "Keys or names of jobs."),
+                 "all": (bool, "All jobs that have not ended, instead of jobs."),
+             }), _cancel,
              (documents.JOBS,), acts=True),
     ]  # fmt: skip
     return {tool.name: tool for tool in table}
@@ -283,5 +289,7 @@ def _submit(
     return to_document({"jobs": [handle.status()]}, documents.JOBS)
 
 
-def _cancel(jobs: Sequence[str]) -> Document:
+def _cancel(jobs: Sequence[str] = (), *, all: bool = False) -> Document:  # noqa: A002 - as the option
+    if bool(jobs) == all:
+        raise InvalidInput("the arguments of cancel cannot be used: give either jobs, or all as true")
     return to_document({"jobs": job_statuses([job.key for job in cancel_jobs(jobs)])}, documents.JOBS)

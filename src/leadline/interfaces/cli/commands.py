@@ -39,7 +39,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "adapt": "adapt estimates to a few measured steps of your device",
     },
     "Other ways in": {
+        "chat": "ask in your own words",
         "web": "serve the web page and the REST API",
+        "mcp": "serve the tools to assistants that speak the Model Context Protocol",
     },
     "See for yourself": {
         "demo": "try everything on three real jobs, in minutes",
