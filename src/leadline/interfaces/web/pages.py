@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
 from leadline import __version__
+from leadline.app.estimate.recommend import whole_node_cost
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.units import parse_duration_s
 from leadline.interfaces.tools import Tool, tools
@@ -197,12 +198,19 @@ async def _options(pages: Pages, request: Request) -> Document:
     found = answer["options"]
     shown = found[:ROWS]
     currencies = Counter(option["estimate"]["currency"] for option in shown if option["estimate"]["cost"])
-    currency = arguments.get("currency") or (currencies.most_common(1)[0][0] if currencies else "")
+    usual = next(iter(dict(currencies.most_common(1))), "")
+    currency = arguments.get("currency") or usual
     return {
         "answer": answer, "options": shown, "found": len(found), "rejections": answer["rejections"][:REJECTIONS],
         "currency": currency, "points": front_points(shown, currency), "query": str(request.query_params),
-        "saved": None,
+        "first": found[0] if found else None, "whole_node": _whole_node_cost(found[0]) if found else "",
     }  # fmt: skip
+
+
+def _whole_node_cost(option: Document) -> str:
+    """Return the cost of whole nodes for the expected time, as a beginner would ask for them; empty if unknown."""
+    cost = whole_node_cost(option["system"], option["partition"], option["resources"]["nodes"], option["estimate"]["elapsed_s"]["point"])
+    return "" if cost is None else money(cost, option["estimate"]["currency"])
 
 
 async def _memory(pages: Pages, request: Request) -> Document:

@@ -60,13 +60,14 @@
       const row = document.getElementById(`option-${points[index].row}`);
       if (row) { row.classList.add("chosen"); row.scrollIntoView({block: "center"}); row.querySelector("details").open = true; }
     };
-    const times = points.map((point) => point.time);
+    const times = points.map((point) => point.time), costs = points.map((point) => point.cost);
+    const spread = (values) => Math.max(...values) > 30 * Math.min(...values) ? 3 : 1;
     const plot = new uPlot({
-      ...size(element), ...plain, scales: {x: {time: false, distr: 3}, y: {distr: 3}},
+      ...size(element), ...plain, scales: {x: {time: false, distr: spread(times)}, y: {distr: spread(costs)}},
       axes: [axis("time", seconds), axis("cost", (value) => String(+value.toPrecision(3)))],
       series: [{}, {stroke: null, points: {show: true, size: 9, fill: palette[0], stroke: palette[0]}, paths: () => null},
                {stroke: palette[1], width: 2, points: {show: true, size: 9, fill: palette[1], stroke: palette[1]}, spanGaps: true}],
-    }, [times, points.map((point) => point.cost), points.map((point) => point.front ? point.cost : null)], element);
+    }, [times, costs, points.map((point) => point.front ? point.cost : null)], element);
     plot.over.addEventListener("click", () => { if (plot.cursor.idx !== null) choose(plot.cursor.idx); });
   };
   const drawMemory = (element) => {
