@@ -41,6 +41,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Other ways in": {
         "chat": "ask in your own words",
         "web": "serve the web page and the REST API",
+        "export": "write an answer as a table, a report, or a workflow tool's request",
         "mcp": "serve the tools to assistants that speak the Model Context Protocol",
     },
     "See for yourself": {

@@ -20,7 +20,7 @@ from leadline.interfaces.tools import Tool, tools
 from leadline.interfaces.web.problems import status_of
 from leadline.interfaces.web.settings import WebSettings
 from leadline.interfaces.web.tasks import TaskPool
-from leadline.interfaces.web.views import FILTERS, front_points, money
+from leadline.interfaces.page_text import FILTERS, front_points, money
 
 HERE = Path(__file__).parent
 PAGES = (("", "Estimate"), ("jobs", "Jobs"), ("systems", "Systems"), ("campaigns", "Campaigns"), ("models", "Models"),
