@@ -458,7 +458,7 @@ RUNNING = {"State": "RUNNING", "Start": "2026-11-27T09:07:18", "NodeList": "n1"}
     [
         ("12", {"State": "PENDING"}, (), ["key"]), ("12_1", {"State": "PENDING"}, (), ["key"]),
         ("13", {"State": "PENDING"}, (), []), ("12", RUNNING, (), []), ("12", RUNNING, ["key"], ["key"]),
-        ("12", {**RUNNING, "State": "FAILED"}, ["key"], []),
+        ("12", {**RUNNING, "State": "FAILED"}, ["key"], []), ("12", {}, ["key"], []), ("12", {}, (), ["key"]),
     ],
 )  # fmt: skip
 def test_a_job_that_only_the_accounting_lists_is_forgotten_unless_it_ended_or_may_still_run(
@@ -472,6 +472,8 @@ def test_a_job_that_only_the_accounting_lists_is_forgotten_unless_it_ended_or_ma
                 return CompletedProcess(1, "", "slurm_load_jobs error: Invalid job id specified")
             if argv[0] != "sacct":
                 return CompletedProcess(0, "me\n" if argv[0] == "sh" else "", "")
+            if not row:
+                return CompletedProcess(1, "", "Slurm accounting storage is disabled")
             if "-j" in argv:
                 known = {"JobIDRaw": "12", "JobID": "12", "JobName": "nap-key", **row}
                 return CompletedProcess(0, "|".join(known.get(name, "") for name in argv[-1].split(",")) + "\n", "")
@@ -479,7 +481,7 @@ def test_a_job_that_only_the_accounting_lists_is_forgotten_unless_it_ended_or_ma
             return CompletedProcess(0, mark.join([listed, "PENDING", "None assigned", "", "nap-key", ""]) + "\n", "")
 
     scheduler = SlurmScheduler("test", PurePosixPath("/x"), Remains())
-    assert scheduler.find(["key"]) == {"key": listed.partition("_")[0]}
+    assert scheduler.find(["key"]) == ({"key": listed.partition("_")[0]} if row else {})
     assert list(scheduler.forgotten({"key": "key"}, {"key": "12"}, killed)) == forgotten
 
 

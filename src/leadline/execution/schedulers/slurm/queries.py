@@ -121,10 +121,11 @@ class ClusterQueries:
         Raises:
             SchedulerUnreachable: one of the two gave no clear answer.
         """
-        accounted = self.accounting(keys_by_id) or {}
-        recorded = {
+        accounted = self.accounting(keys_by_id)
+        # Without accounting, the end of a job that ran may be lost.
+        recorded = set(ended_only if accounted is None else ()) | {
             job_id
-            for job_id, status in accounted.items()
+            for job_id, status in (accounted or {}).items()
             if status.bears(keys_by_id[job_id])
             and (status.state.final or (status.started_s is not None and job_id not in ended_only))
         }
