@@ -179,6 +179,8 @@ def test_a_job_that_was_forgotten_as_it_began_counts_as_killed_once_nothing_repo
     world.journal.add([job("a")])
     world.step()
     key = world.here.jobs[world.here.only()].key
+    world.here.run(world.here.only())
+    world.step(every_s=5.0)
     world.here.logs[key] = ""  # its command began
     world.here.outcomes[key] = JobOutcome(JobState.RUNNING, iso_utc(world.clock.now_s()), "n1", ("x",))
     world.here.forget(world.here.only())

@@ -163,15 +163,14 @@ class Watcher:
 
     def _forgotten(self, gone: list[Attempt]) -> Collection[str]:
         """Return the missing attempts that their scheduler forgot before they started, or as they did."""
-        missing = [attempt for attempt in gone if self._missing_s(attempt) > self.intervals.grace]
-        unstarted = {attempt.key: attempt for attempt in missing if attempt.started_at is None}
-        if not unstarted or not isinstance(self.scheduler, ForgetfulScheduler) or self._sees_nothing(gone):
+        late = [attempt.key for attempt in gone if self._missing_s(attempt) > self.intervals.killed]
+        missing = {attempt.key: attempt for attempt in gone if self._missing_s(attempt) > self.intervals.grace}
+        asked = [key for key, attempt in missing.items() if attempt.started_at is None or key in late]
+        if not asked or not isinstance(self.scheduler, ForgetfulScheduler) or self._sees_nothing(gone):
             return ()
-        ids = {key: attempt.scheduler_id for key, attempt in unstarted.items() if attempt.scheduler_id}
-        late = [key for key, attempt in unstarted.items() if self._missing_s(attempt) > self.intervals.killed]
         alive = self.scheduler.reports(late, since_s=max(self.clock.now_s() - ALIVE_S, 0.0)) if late else ()
-        killed = [key for key in late if key not in alive]
-        return self.scheduler.forgotten({key: attempt.batch for key, attempt in unstarted.items()}, ids, killed)
+        ids = {key: missing[key].scheduler_id or "" for key in asked if key not in alive}
+        return self.scheduler.forgotten({key: missing[key].batch for key in ids}, ids, late)
 
     def _sees_nothing(self, gone: list[Attempt]) -> bool:
         """True if the queue shows no job at all although the wrapper of one still reports.

@@ -42,12 +42,8 @@ def _print(device: Device) -> None:
         click.echo(f"  {f'best {dtype} rate':<22} {best / 1e9:,.1f} GFLOP/s{share}")
     click.echo(f"  kernels timed          {len(device.calibration.timings)} ({device.calibration.software})")
     for name, value in sorted(device.calibration.figures.items()):
-        click.echo(f"  {_words(name):<22} {_figure(name, value)}")
-
-
-def _words(name: str) -> str:
-    """Return a metric's name without its unit."""
-    return name.removesuffix("_per_s").removesuffix("_bytes").removesuffix("_s").replace("_", " ")
+        bare = name.removesuffix("_per_s").removesuffix("_bytes").removesuffix("_s")
+        click.echo(f"  {bare.replace('_', ' '):<22} {_figure(name, value)}")
 
 
 def _figure(name: str, value: float) -> str:

@@ -8,7 +8,6 @@ import pytest
 
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.units import MIB
-from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name
 from leadline.execution.schedulers.port import ForgetfulScheduler, Submission
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
@@ -52,9 +51,6 @@ def test_a_forgotten_job_is_not_confused_with_one_that_reuses_its_id(tmp_path, m
         forgets.stop("slurmctld", sign=signal.SIGKILL)
         forgets.start("slurmctld")
         assert {"a", "b-3", "b-4"} == set(scheduler.forgotten(keys, ids, ()))
-        (tmp_path / "jobs" / RUNS_FOLDER / log_name("a")).touch()
-        assert {"b-3", "b-4"} == set(scheduler.forgotten(keys, ids, ())), "its log shows that it began"
-        assert {"a", "b-3", "b-4"} == set(scheduler.forgotten(keys, ids, ["runs", "a"]))
         assert lost["a"] == scheduler.submit(submission("c", "true")), (
             "the id is not given again: the test shows nothing"
         )

@@ -450,9 +450,21 @@ def test_ten_thousand_commands_are_never_on_one_line():
     assert all(re.fullmatch(r"\d+", word) for words in asked if words[0] == "scancel" for word in words[1:])
 
 
-@pytest.mark.parametrize(("listed", "forgotten"), [("12", ["key"]), ("12_1", ["key"]), ("13", [])])
-def test_a_job_that_the_accounting_alone_lists_as_pending_is_forgotten_but_not_one_with_another_id(listed, forgotten):
-    """A killed controller lost it, and the accounting has its submission with its name, but will never have its end."""
+RUNNING = {"State": "RUNNING", "Start": "2026-11-27T09:07:18", "NodeList": "n1"}
+
+
+@pytest.mark.parametrize(
+    ("listed", "row", "killed", "forgotten"),
+    [
+        ("12", {"State": "PENDING"}, (), ["key"]), ("12_1", {"State": "PENDING"}, (), ["key"]),
+        ("13", {"State": "PENDING"}, (), []), ("12", RUNNING, (), []), ("12", RUNNING, ["key"], ["key"]),
+        ("12", {**RUNNING, "State": "FAILED"}, ["key"], []), ("12", {}, ["key"], []), ("12", {}, (), ["key"]),
+    ],
+)  # fmt: skip
+def test_a_job_that_only_the_accounting_lists_is_forgotten_unless_it_ended_or_may_still_run(
+    listed, row, killed, forgotten
+):
+    """A killed controller lost it, and the accounting has its name, and perhaps its start, but never its end."""
 
     class Remains(LocalTransport):
         def run(self, argv, **_):
@@ -460,15 +472,17 @@ def test_a_job_that_the_accounting_alone_lists_as_pending_is_forgotten_but_not_o
                 return CompletedProcess(1, "", "slurm_load_jobs error: Invalid job id specified")
             if argv[0] != "sacct":
                 return CompletedProcess(0, "me\n" if argv[0] == "sh" else "", "")
+            if not row:
+                return CompletedProcess(1, "", "Slurm accounting storage is disabled")
             if "-j" in argv:
-                row = {"JobIDRaw": "12", "JobID": "12", "State": "PENDING", "JobName": "nap-key"}
-                return CompletedProcess(0, "|".join(row.get(name, "") for name in argv[-1].split(",")) + "\n", "")
+                known = {"JobIDRaw": "12", "JobID": "12", "JobName": "nap-key", **row}
+                return CompletedProcess(0, "|".join(known.get(name, "") for name in argv[-1].split(",")) + "\n", "")
             mark = argv[argv.index("-u") + 2].partition("=")[2]
             return CompletedProcess(0, mark.join([listed, "PENDING", "None assigned", "", "nap-key", ""]) + "\n", "")
 
     scheduler = SlurmScheduler("test", PurePosixPath("/x"), Remains())
-    assert scheduler.find(["key"]) == {"key": listed.partition("_")[0]}
-    assert list(scheduler.forgotten({"key": "key"}, {"key": "12"}, ())) == forgotten
+    assert scheduler.find(["key"]) == ({"key": listed.partition("_")[0]} if row else {})
+    assert list(scheduler.forgotten({"key": "key"}, {"key": "12"}, killed)) == forgotten
 
 
 def test_a_thousand_missing_jobs_are_looked_up_a_part_at_a_time():

@@ -112,19 +112,22 @@ class ClusterQueries:
                 statuses |= rows
         return statuses
 
-    def recorded(self, keys_by_id: Mapping[str, str]) -> set[str]:
+    def recorded(self, keys_by_id: Mapping[str, str], ended_only: Collection[str]) -> set[str]:
         """Return the ids under which the controller has a job of that key, or the accounting a run or an end of it.
 
-        Ids beyond ``MAX_CONTROLLER_QUERIES`` jobs and arrays are not looked up and count as recorded.
+        Of ``ended_only``, only an end counts. Ids beyond ``MAX_CONTROLLER_QUERIES`` jobs and arrays are not looked up
+        and count as recorded.
 
         Raises:
             SchedulerUnreachable: one of the two gave no clear answer.
         """
-        accounted = self.accounting(keys_by_id) or {}
-        recorded = {
+        accounted = self.accounting(keys_by_id)
+        # Without accounting, the end of a job that ran may be lost.
+        recorded = set(ended_only if accounted is None else ()) | {
             job_id
-            for job_id, status in accounted.items()
-            if status.bears(keys_by_id[job_id]) and (status.state.final or status.started_s is not None)
+            for job_id, status in (accounted or {}).items()
+            if status.bears(keys_by_id[job_id])
+            and (status.state.final or (status.started_s is not None and job_id not in ended_only))
         }
         numbers = sorted({job_id.partition("_")[0] for job_id in keys_by_id})[:MAX_CONTROLLER_QUERIES]
         for number in numbers:

@@ -98,9 +98,9 @@ class SlurmScheduler(SiteScheduler):
     def forgotten(self, keys: Mapping[str, str], ids: Mapping[str, str], killed: Collection[str]) -> Collection[str]:
         """Return the jobs that a killed controller forgot.
 
-        The controller and the accounting have no run or end of them, and no file shows that one began. Nodes kill a job
-        that began as soon as they register with the new controller. The accounting may list such a job as PENDING for
-        ever, also by its name; of two jobs with one id, it names the later one.
+        The controller and the accounting have no run or end of them, and no file shows that one began. The nodes kill
+        those that did as they register with the new controller. The accounting may list such a job as PENDING or
+        RUNNING for ever, also by its name; of two jobs with one id, it names the later one.
         """
         named = self.find(frozenset(keys.values()))
         ordered = sorted(keys, key=lambda key: keys[key] not in named)
@@ -108,7 +108,9 @@ class SlurmScheduler(SiteScheduler):
         recorded: set[str] = set()
         for cluster, numbers in by_cluster(by_id).items():
             wanted = {number: keys[by_id[with_cluster(cluster, number)]] for number in numbers}
-            recorded |= {with_cluster(cluster, number) for number in self._queries(cluster).recorded(wanted)}
+            ended_only = {number for number in numbers if by_id[with_cluster(cluster, number)] in killed}
+            found = self._queries(cluster).recorded(wanted, ended_only)
+            recorded |= {with_cluster(cluster, number) for number in found}
         unrecorded = [key for job_id, key in by_id.items() if job_id not in recorded]
         began = self.log_tails([key for key in unrecorded if key not in killed], most_bytes=1)
         return [key for key in unrecorded if key not in began]
