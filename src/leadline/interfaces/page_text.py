@@ -143,9 +143,15 @@ def front_points(options: Sequence[Document], currency: str) -> list[dict[str, A
     return sorted((point for point in points if point["cost"] > 0 and math.isfinite(point["time"])), key=lambda one: one["time"])
 
 
-FILTERS: dict[str, Callable[..., str]] = {
+def forecast_errors(runs: Sequence[Document]) -> dict[str, Any]:
+    """Return the error of the forecast of each run in turn, which is the learning curve of a campaign."""
+    errors = [100 * abs(run["forecast_s"] / run["elapsed_s"] - 1) for run in runs if run["elapsed_s"]]
+    return {"x": list(range(1, len(errors) + 1)), "y": errors, "x_label": "run", "y_label": "error of the forecast, %"}
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
     "time": time, "range": range_, "size": size, "bytes": bytes_, "seconds": seconds, "known": known, "rate": rate,
     "cost": cost, "device": device, "request": request, "price": price, "spent": spent, "clock": clock, "plain": plain,
     "measured_s": measured("elapsed_s", seconds), "measured_bytes": measured("host_memory_bytes", bytes_),
-    "campaign_line": campaign_line,
+    "campaign_line": campaign_line, "forecast_errors": forecast_errors,
 }  # fmt: skip

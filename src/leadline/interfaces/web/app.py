@@ -12,7 +12,8 @@ from leadline import __version__
 from leadline.interfaces.tools import tools
 from leadline.interfaces.web import openapi
 from leadline.interfaces.web.api import BASE, tool_routes
-from leadline.interfaces.web.pages import page_routes
+from leadline.interfaces.web.chat_routes import chat_routes
+from leadline.interfaces.web.pages import Pages, page_routes
 from leadline.interfaces.web.problems import handle_errors
 from leadline.interfaces.web.security import Guard
 from leadline.interfaces.web.settings import WebSettings
@@ -34,7 +35,9 @@ def create_app(settings: WebSettings) -> ASGIApp:
     )  # fmt: skip
     handle_errors(app)
     app.include_router(tool_routes(settings, pool))
-    app.include_router(page_routes(settings, pool))
+    pages = Pages(settings, pool)
+    app.include_router(page_routes(pages))
+    app.include_router(chat_routes(settings, pages))
     described = app.openapi
 
     @cache

@@ -16,6 +16,7 @@ from leadline import __version__
 from leadline.app.estimate.recommend import whole_node_cost
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.units import parse_duration_s
+from leadline.execution.clock import epoch_s
 from leadline.interfaces.tools import Tool, tools
 from leadline.interfaces.web.problems import status_of
 from leadline.interfaces.web.settings import WebSettings
@@ -72,9 +73,9 @@ Values = Any
 """A coroutine of a template's values."""
 
 
-def page_routes(settings: WebSettings, pool: TaskPool) -> APIRouter:
+def page_routes(pages: Pages) -> APIRouter:
     """Return the routes of all pages; none of them is part of the REST API."""
-    router, pages = APIRouter(include_in_schema=False), Pages(settings, pool)
+    router = APIRouter(include_in_schema=False)
 
     @router.get("/")
     async def estimate_page(request: Request) -> Response:
@@ -106,8 +107,6 @@ def page_routes(settings: WebSettings, pool: TaskPool) -> APIRouter:
     async def campaigns_page(request: Request) -> Response:
         """Show the campaigns."""
         campaigns = (await pages.ask("campaigns", {}))["campaigns"]
-        for campaign in campaigns:
-            campaign["curve"] = None
         return pages.show("campaigns.html", request, campaigns=campaigns)
 
     @router.get("/models")
@@ -251,8 +250,15 @@ def _job_memory(story: Document) -> Document | None:
 
 
 def _band(story: Document) -> Document | None:
-    """Return the predicted ends of a job's reports, the oldest first."""
-    return None
+    """Return the predicted ends at each decision about the newest attempt, the oldest first; None below two."""
+    began = (story["job"]["attempts"] or [{}])[-1].get("started_at")
+    decided = [event for event in story["told"] if "total_low_s" in event["said"]]
+    if not began or len(decided) < 2:
+        return None
+    began_s = epoch_s(began)
+    ends = {key: [began_s + event["said"][name] for event in decided]
+            for key, name in (("point", "total_s"), ("low", "total_low_s"), ("high", "total_high_s"))}  # fmt: skip
+    return {"at": [epoch_s(event["at"]) for event in decided], **ends}
 
 
 __all__ = ["Pages", "form_arguments", "money", "page_routes"]
