@@ -33,14 +33,14 @@ INJECTION = (
     r"|<\/?(?:script|tool|system|img|function)\b|\btool_call\b|\{\s*\"(?:tool|name|role)\"|\bapi[- ]?keys?\b|\bpasswords?\b|\byour (?:prompt|instructions|rules|token|config)\b"
     r"|\b(?:reveal|print|show|repeat|leak|output) (?:me )?(?:your|the) (?:\w+ )?(?:prompt|instructions|rules|tokens?|secrets?|keys?|configuration)\b"
     r"|\bevery (?:job|user)s? of every\b|\b(?:all|every|other) (?:other )?users?'?s?'? jobs?\b|\bjobs? of (?:all|every|other|another|the other)\b"
-    r"|\bin your (?:answer|reply),? (?:say|write|claim)\b|\b(?:say|answer|tell (?:him|her|them|everyone)|write|claim|report) that (?:it|the|my|job|they)\b.*\b(?:succeeded|finished|fits|is free|costs?|completed|passed|approved)\b"
+    r"|\bwithout (?:a|any) (?:further )?questions?\b|\bdo (?:what|as) (?:it|this|the \w+) (?:says|asks|tells|wants)\b|\b(?:readme|log|file|comment|page|e-?mail|message|output|job name|document|note|config)s? (?:\w+ ){0,4}(?:says?|tells?|orders?|instructs?|asks?|reads?)\b.*\b(?:cancel|submit|delete|ignore|run|execute|assistant)\b|\bnew instructions?\b|\bbase-?64\b|\boverrid(?:e|es|ing|den)\b|\bin your (?:answer|reply),? (?:say|write|claim)\b|\b(?:say|answer|tell (?:him|her|them|everyone)|write|claim|report) that (?:it|the|my|job|they)\b.*\b(?:succeeded|finished|fits|is free|costs?|completed|passed|approved)\b"
     r"|\bas (?:an? |the )?(?:admin\w*|root|superuser|owner of (?:this|the) (?:server|system))\b|\bi am (?:the |an? )?(?:admin\w*|root|your (?:developer|creator|owner|boss))\b"
 )
 IMPOSSIBLE_VERBS = (
     r"delete|remove|erase|wipe|clear|purge|drop|rename|raise|increase|extend|expand|move|migrate|transfer|copy|rsync|scp|install|uninstall|upgrade|"
     r"update|reboot|restart|requeue|release|pause|suspend|hold|resume|prioriti[sz]e|bump|push|promote|email|e-mail|mail|notify|text|call|ping|message|slack|buy|order|"
     r"book|reserve|write|translate|create|open|log ?in|log me|ssh|connect|set|change|edit|modify|fix|debug|repair|compile|build|upload|download|fetch|"
-    r"add|grant|give|lend|share|invite|approve|reset|rotate|renew|refund|pay|charge (?:my card|me)|top up|apply for|request (?:an?|more|access)|sign|register|backup|back up|archive|restore|"
+    r"add|grant|give (?!me\b|us\b)|lend|share|invite|approve|reset|rotate|renew|refund|pay|charge (?:my card|me)|top up|apply for|request (?:an?|more|access)|sign|register|backup|back up|archive|restore|"
     r"remind|schedule a|plot|draw|summari[sz]e|review|teach|sing|tell me a joke|disable|enable|turn (?:on|off)|shut ?down|turn up|lower|reduce the price|cut the price|speed up my|convert|quantize and|merge|train (?:me|yourself|a model (?:of|for|on|that))|label|annotate|clean up|format|mount|unmount|chmod|swap|downgrade|drain|add me|unlock|lock|block|ban|kick|kill the (?:node|server|cluster|process)"
 )
 IMPOSSIBLE = (
@@ -52,6 +52,12 @@ IMPOSSIBLE = (
     r"|\b(?:jump|skip|cut) the (?:queue|line)\b|\bgive (?:my|our|me) (?:job|jobs|group|more|another|account|user)\b|\bget me (?:more|root|access|an account)\b"
     r"|\b(?:raise|increase|double|extend|lift|change|reset|set|edit|lower) (?:\w+ ){0,3}(?:quota|limit|price|priority|password|allocation|walltime of|time limit (?:of|for) (?:my|the) (?:running|job))"
 )
+QUALITY = (
+    r"\b(?:accurac(?:y|ies)|perplexity|bleu|f1|auc|dice(?: score)?|rmse|(?:validation|test|training|final|eval(?:uation)?) (?:loss|error|score)|converge[sd]?|overfit\w*|learning rate)\b"
+)
+"""How good a model becomes, which no tool foretells."""
+OPERATION = r"\b(?:is|are|was|will|when is|why is) (?:\w+ ){0,3}(?:down|offline|broken|closed|in maintenance|under maintenance|back up|up again|crowded|overloaded)\b|\bmaintenance\b|\boutages?\b"
+"""How a system is doing today, which no tool knows."""
 TRAINING = r"\b(?:re-?|pre-?)?train(?:s|ing)?\b(?! (?:data|set|samples?|images?|examples?|split|loss|step|steps)\b)|\btraining\b|\bfine[- ]?-?tun(?:e|es|ed|ing)\b|\bq?lora\b|\bfinetun\w*|\bpre-?train\w*"
 INFERENCE = (
     r"\binfer(?:ence|encing|ring|s|red)?\b|\bgenerat(?:e|es|ing|ion)\b|\bserv(?:e|es|ing)\b|\bpredict(?:ing|ion|ions)? (?:with|using|on|from)\b|"
@@ -59,7 +65,7 @@ INFERENCE = (
 )
 SUBMIT = r"\b(?:re)?submit\w*\b|\b(?:sbatch|qsub)\b|\blaunch\b|\bqueue(?: up)?\b|\bkick off\b|\bstart\b|\benqueue\b|\bschedule\b|\bput\b.*\b(?:in|into|on) the queue\b|\bfire off\b|(?:^|please |pls |you |to |and |hey |hi |ok |can i |let's |lets |now |just )run (?=[`\"']?(?:python|bash|sh |torchrun|accelerate|srun|\./))|\bexecute\b|\bsend\b.*\b(?:off|to|job)\b"
 OTHER_THAN_SUBMIT = r"\bhow (?:long|much|many)\b|\bfit\b|\bwhich\b|\bwhy\b|\bcancel\b|\bwhere\b"
-CANCEL = r"\b(?:cancel|kill|stop|abort|terminate|scancel|end|withdraw|get rid of|qdel|halt|nuke|pull the plug|take down|drop|remove .* from the queue)(?:ling|ing|led|ed)?\b"
+CANCEL = r"\b(?:cancel|kill|stop|abort|terminate|scancel|withdraw|get rid of|qdel|halt|nuke|pull the plug|take down|drop|remove .* from the queue)(?:ling|ing|led|ed)?\b"
 ALL_JOBS = r"\b(?:all|every|everything|each)\b.*\b(?:jobs?|mine|queued?|running|i (?:have|submitted|started))\b|\bevery ?thing\b|\ball of (?:them|it|my)\b|\bthem all\b|\ball my\b"
 IT = r"\b(?:it|that|this|that one|this one|the job)\b"
 WHY = r"\bwhy\b|\bhow come\b|\breasons?\b|\bwhat(?:'s| is)? (?:happened|went wrong|caused|the (?:matter|problem|hold-?up|reason|story|cause))\b|\bexplain\b|\bwhat (?:did|has|have) (?:you|leadline|the plane|it) (?:do|done|decided?|change)\b|\bwhat happened\b|\bwhat is (?:it|\S+) waiting for\b|\bwaiting for what\b|\bwhat for\b|\bevent log\b|\bdecisions?\b|\bblocked by\b|\bhistory of job\b|\bwhat keeps\b|\bwhat's keeping\b|\bholding (?:it|\S+) (?:up|back)\b"
@@ -76,6 +82,10 @@ INSTEAD = r"\binstead\b|\brather\b|\bonly\b|\bactually\b|\bi meant?\b"
 AGAIN = r"\bsame\b|\bagain\b|\bthat\b"
 JOB_ONLY = r"\bcancel\b|\bkill\b|\bsubmit\b"
 
+NOT_CAMPAIGNS = (
+    r"\b(?:explain|essay|poem|war|wars|military|napoleon\w*|caesar\w*|roman|crusades?|election|political|marketing|advertis\w+|vaccination|ad|president\w*|party|"
+    r"fundrais\w+|email|slogan|d&d|dungeons|role-?playing|hannibal\w*|alexander|egypt|russia|gallic|army)\b"
+)
 CAMPAIGNS = r"\bcampaigns?\b(?! (?:for|against|speech|trail|office|manager|finance|of the (?:party|president|candidate)|ad|ads|poster))(?<!election campaign)(?<!ad campaign)(?<!marketing campaign)(?<!political campaign)(?<!vaccination campaign)"
 MODELS = r"\b(?:(?:trained|learned|fitted|saved|prediction|estimator|regression) models?|(?:your|my|own|available) models)\b(?! (?:train|fit |on )\w*)(?!.*\b(?:railway|fashion|toy|car|role)\b)|\bmodels? (?:do you|have you|are there|that (?:you|i|we) (?:have )?(?:trained|built|made|fitted))\b|\bmodel cards?\b|\blist (?:of )?(?:all )?(?:the |my )?models\b|\bmodels? (?:list|overview|card)\b|\bmodels (?:i|we) (?:have|own|trained)\b"
 MODEL_CARD = r"\bmodel\b|\bdrift(?:s|ed|ing)?\b|\bcoverage\b|\bcard\b"
@@ -96,8 +106,8 @@ LIMIT = (
     rf"{N} (?:\w+ )?(?:jobs|runs|of them|entries|rows|ones|at most|most recent|newest|latest|of my)\b", rf"\bjust {N}\b", rf"^\W*(?:and |only |the last |last )?{N}\W*$",
 )
 LIST_WORD = r"(?:list|show|which|what|name|give|tell|see|display|know|have|available|support(?:ed|s)?|all|overview|any|every|how many|got|offer|choose|there|catalog(?:ue)?|database)"
-SYSTEM_WORD = r"(?:systems|clusters|super-?computers|machines|sites|hpcs?|hpc systems|computing centers|centers|centres|facilities|providers|clouds|places)"
-DEVICE_WORD = r"(?:devices|gpus|graphics cards|cards|accelerators|gpu (?:types|models|kinds)|hardware|kinds of gpus?|types of gpus?|gpu list|processors|chips|tpus)"
+SYSTEM_WORD = r"(?:(?<=every )(?:system|cluster|machine|supercomputer)|systems|clusters|super-?computers|machines|sites|hpcs?|hpc systems|computing centers|centers|centres|facilities|providers|clouds|places)"
+DEVICE_WORD = r"(?:(?<=every )(?:gpu|accelerator|device)|devices|gpus|graphics cards|cards|accelerators|gpu (?:types|models|kinds)|hardware|kinds of gpus?|types of gpus?|gpu list|processors|chips|tpus)"
 LIST_SYSTEMS = rf"\b{LIST_WORD}\b.*\b{SYSTEM_WORD}\b|\b{SYSTEM_WORD}\b.*\b{LIST_WORD}\b|^\W*{SYSTEM_WORD}\W*(?:please|pls)?\W*$"
 LIST_DEVICES = rf"\b{LIST_WORD}\b.*\b{DEVICE_WORD}\b|\b{DEVICE_WORD}\b.*\b{LIST_WORD}\b|^\W*{DEVICE_WORD}\W*(?:please|pls)?\W*$"
 NOT_SYSTEMS = (
@@ -111,11 +121,11 @@ SHOW_DEVICE = (
     r"\b(?:memory|vram|ram|gb|gigs?|bandwidth|flops|tflops|teraflops|tensor cores?|specs?|specifications?|details|about|show|tell me|describe|info(?:rmation)?|what is|what's|what are|how (?:fast|big|much|many|wide)|power|tdp|watts?|watt|support(?:s|ed)?|can (?:an?|the)|does (?:an?|the)|do|has|have|have got|bf16|fp8|fp16|tf32|nvlink|pcie|generation|architecture|peak|clock|compute capability|sms?|cores?|cache|figures?|numbers?|data ?sheet|draw|card|released?|source)\b"
 )
 FIT = (
-    r"\bfit(?:s|ting|ted)?\b(?! (?:the|a) (?:curve|line|regression))|\boom(?:s|ed|ing|'?d)?\b|\bout[- ]of[- ](?:gpu |cuda |device |v?ram )?(?:memory|mem|vram)\b|\bruns? out of\b|\b(?:enough|sufficient) (?:\w+ )?(?:memory|vram|room|ram|space)\b|\btoo (?:big|large|small|much|heavy|tight)\b|\bsqueez\w*|\b(?:is|are|will|would) (?:an?|the|one|\d+)?\s?_+ (?:be )?(?:enough|sufficient)\b|\bbig enough\b|\blarge enough\b|\benough for\b|\bhandle\b|\bcram\b|\bload(?:ed)? (?:on|onto|into)\b|\bhold\b|\bpossible (?:at all )?(?:on|with) (?:an?|one|\d|the)\b|\b(?:make|get) it (?:in|into|onto|smaller)\b|\b(?:shrink|reduce)\b|\bblow(?:s|n)? up\b|\bcrash(?:es|ed|ing)? (?:with|from|for|because of) (?:\w+ )?(?:memory|oom)\b|\bis there (?:enough )?room\b|\bmemory (?:error|overflow)\b|\bexceed\w*|\bsurvive\b|\b(?:is|would|will) .{0,40}\benough\b|\bgo(?:es)? on (?:an?|one)\b|\baccommodate\w*|\bcuda (?:error|oom)\b|\bcan (?:i|we|you) (?:even )?(?:put|place|have|load)\b"
+    r"\bfit(?:s|ting|ted)?\b(?! (?:the|a) (?:curve|line|regression))|\boom(?:s|ed|ing|'?d)?\b|\bout[- ]of[- ](?:gpu |cuda |device |v?ram )?(?:memory|mem|vram)\b|\bruns? out of\b|\b(?:enough|sufficient) (?:\w+ )?(?:memory|vram|room|ram|space)\b|\btoo (?:big|large|small|much|heavy|tight)\b|\bsqueez\w*|\b(?:is|are|will|would) (?:an?|the|one|\d+)?\s?_+ (?:be )?(?:enough|sufficient)\b|\bbig enough\b|\blarge enough\b|\benough for\b|\bhandle\b|\bcram\b|\bload(?:ed)? (?:on|onto|into)\b|\bhold\b|\bpossible (?:at all )?(?:on|with) (?:an?|one|\d|the)\b|\b(?:make|get) it (?:in|into|onto|smaller)\b|\b(?:shrink|reduce)\b|\bblow(?:s|n)? up\b|\bcrash(?:es|ed|ing)? (?:with|from|for|because of) (?:\w+ )?(?:memory|oom)\b|\bis there (?:enough )?room\b|\bmemory (?:error|overflow)\b|\bexceed\w*|\bsurvive\b|\b(?:is|would|will) .{0,40}\benough\b|\bgo(?:es)? (?:on (?:an?|one)|in|into|onto)\b|\b(?:largest|biggest|highest|max(?:imum|imal)?)(?: possible)? (?:micro-?|mini-?)?batch|\baccommodate\w*|\bcuda (?:error|oom)\b|\bcan (?:i|we|you) (?:even )?(?:put|place|have|load)\b"
 )
 MEMORY_ONLY = r"\bhow (?:much|many)\b.*\b(?:memory|mem|vram|ram|gb|gib|gigs?|gigabytes|space)\b(?!.*\b(?:fit|fits|enough)\b)"
 RECOMMEND = (
-    r"\brecommend\w*|\bsuggest\w*|\badvis\w*|\badvice\b|\bpropos\w*|\b(?:where|which|what)(?:'s| is| are| of (?:these|those|them|the)|'d)?\b.{0,60}?\b(?:best|cheapest|fastest|should|shall|better|ideal|optimal|suit\w*|most (?:sensible|suitable|economical)|good (?:place|choice|idea|option)|right|smartest|prefer\w*|wise)\b|\bwhere (?:should|do|can|could|would|shall|to|is|am|will|else|i|we)\b|\b(?:best|cheapest|fastest|right|ideal|optimal|good|better|suitable|sensible|affordable|smartest) (?:\w+ ){0,2}(?:place|system|machine|cluster|gpu|option|choice|way|site|hardware|setup|configuration|config|one|fit|home|spot|target|cloud|card|bet|deal|partition|supercomputer|device)s?\b|\bpick\b|\bchoose\b|\bchoice\b|\bwhat would you (?:use|take|choose|do|pick)\b|\bwhich (?:\w+ ){0,3}(?:should|to use|do i|would you|can (?:do|finish|make|get)|could|would (?:finish|make|be (?:best|cheapest|able))|will (?:finish|make)|gets|makes|finishes|is (?:best|cheapest))\b|\bsend it\b|\bput it\b|\bgo with\b|\bwhat (?:system|machine|cluster|gpu|hardware|setup|configuration|config|site) (?:should|do|can|would|for|is best|gets?|to)\b|\bhelp me (?:choose|decide|pick|find)\b|\bfind (?:me )?(?:a|the|some|somewhere)\b|\bneed a (?:place|system|machine|cluster|home)\b|\blooking for a\b|\bdecide between\b|\b(?:cheapest|fastest) (?:of|among|between)\b|\bwhat's the (?:cheapest|best|fastest|smartest)\b|\bideal (?:place|system)\b"
+    r"\brecommend\w*|\bsuggest\w*|\badvis(?:e|es|ed|able)\b|\badvice\b|\bpropos\w*|\b(?:where|which)(?:'s| is| are| of (?:these|those|them|the)|'d)?\b.{0,60}?\b(?:best|cheapest|fastest|should|shall|better|ideal|optimal|suit\w*|most (?:sensible|suitable|economical)|good (?:place|choice|idea|option)|right|smartest|prefer\w*|wise)\b|\bwhere (?:should|do|can|could|would|shall|to|is|am|will|else|i|we)\b|\b(?:best|cheapest|fastest|right|ideal|optimal|good|better|suitable|sensible|affordable|smartest) (?:\w+ ){0,2}(?:place|system|machine|cluster|gpu|option|choice|way|site|hardware|setup|configuration|config|one|fit|home|spot|target|cloud|card|bet|deal|partition|supercomputer|device)s?\b|\bpick\b|\bchoose\b|\bchoice\b|\bwhat would you (?:use|take|choose|do|pick)\b|\bwhich (?:\w+ ){0,3}(?:should|to use|do i|would you|can (?:do|finish|make|get)|could|would (?:finish|make|be (?:best|cheapest|able))|will (?:finish|make)|gets|makes|finishes|is (?:best|cheapest))\b|\bsend it\b|\bput it\b|\bgo with\b|\bwhat (?:system|machine|cluster|gpu|hardware|setup|configuration|config|site) (?:should|do|can|would|for|is best|gets?|to)\b|\bhelp me (?:choose|decide|pick|find)\b|\bfind (?:me )?(?:a|the|some|somewhere)\b|\bneed a (?:place|system|machine|cluster|home)\b|\blooking for a\b|\bdecide between\b|\b(?:cheapest|fastest) (?:of|among|between)\b|\bwhat's the (?:cheapest|best|fastest|smartest)\b|\bideal (?:place|system)\b"
 )
 ESTIMATE = (
     r"\bhow (?:long|fast|quick(?:ly)?|slow|many (?:hours|hrs|days|minutes|gpu[- ]hours|tokens|samples|images|gigs|gb|gigabytes|dollars|h)|much|expensive|costly|big|large|heavy)\b|\btime\b|\bruntimes?\b|\brun time\b|\bwall ?time\b|\bduration\b|\bhours\b|\bhrs\b|\bdays\b|\bcosts?\b|\bprices?\b|\bpric(?:ed|ey|ing)\b|\bbill\b|\bexpensive\b|\bcharge[ds]?\b|\bpay\b|\bmemory\b|\bmem\b|\bvram\b|\bram\b|\bgigs\b|\bfootprint\b|\bspeed\b|\bthroughput\b|\blatency\b|\btokens? per second\b|\bestimat\w*|\bpredict\w*|\bforecast\w*|\bcompar\w*|\btakes?\b|\btook\b|\bneeds?\b|\brequire\w*|\bwhen (?:would|will)\b|\bfaster\b|\bslower\b|\bversus\b|\bvs\b|\bspeed ?up\b|\beta\b|\bgpu[- ]hours\b|\bdollars\b|\bquicker\b|\bmoney\b|\bpeak\b|\bconsum\w*|\buse[sd]?\b|\boverhead\b|\bdone\b|\bfinish\w*"
@@ -142,6 +152,7 @@ RISKS = (
     (r"\b(?:sure|certain(?:ty)?|confiden\w*|safe) (?:to|of|at|with|by|at least|level|is|=| )*(?<![\w.])(\d+(?:\.\d+)?)\s?(?:%|percent|per cent|pct)", True),
     (r"(?<![\w.])(\d+(?:\.\d+)?)\s?(?:%|percent|per cent|pct)(?!\w)", False),
 )  # fmt: skip
+ODDS = r"\b(?:1|one|once) (?:in|out of|time in) (?:a )?(\d+)(?: (?:runs|times|cases|tries))?\b|\b1/(\d+)\b"
 RISKS_IN_WORDS = (
     (r"\b(?:1|one) (?:in|out of) (?:20|twenty)\b|\b1/20\b", 0.05), (r"\b(?:1|one) (?:in|out of) (?:10|ten)\b|\b1/10\b", 0.1), (r"\b(?:1|one) (?:in|out of) (?:100|a hundred|hundred)\b|\b1/100\b", 0.01),
     (r"\b(?:1|one) (?:in|out of) (?:5|five)\b", 0.2), (r"\b(?:1|one) (?:in|out of) (?:50|fifty)\b", 0.02), (r"\b(?:1|one) (?:in|out of) (?:4|four)\b", 0.25), (r"\b(?:1|one) (?:in|out of) (?:1000|a thousand)\b", 0.001),
@@ -165,6 +176,16 @@ LOG_COUNTS = {
     "attempt": (rf"\b(?:attempt|try)(?: number| no\.?| #)? ?#?{N}", rf"{N}(?:st|nd|rd|th) (?:attempt|try)"),
 }
 ORDINALS = {"first": 1, "1st": 1, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4, "fifth": 5, "5th": 5}
+TWICE = {"twice": 2, "double": 2, "doubled": 2, "half": 0.5, "halve": 0.5, "halved": 0.5, "triple": 3, "three times": 3, "3 times": 3, "thrice": 3}
+SCALED = (
+    ("generate", r"\b(?:answers?|outputs?|generat\w+|completions?|replies|responses?)\b"), ("batch", r"\bbatch(?:es)?\b|\bbs\b"),
+    ("seq", r"\b(?:context|ctx|seq(?:uence)?s?|prompts?|inputs?)\b"), ("gpus", r"\b(?:gpus?|cards?)\b"), ("epochs", r"\b(?:epochs?|passes)\b"),
+    ("samples", r"\b(?:samples|images|pictures|photos|data(?: ?set)?|examples|recordings|files)\b"), ("budget", r"\b(?:budget|money|dollars|euros|cash)\b"),
+    ("deadline_s", r"\b(?:time|deadline|hours|days|long)\b"), ("risk", r"\brisk\b"),
+)  # fmt: skip
+"""Argument → the words for it, when a question says twice as much or half."""
+NEGATED = r"(?:instead of|rather than|not(?: with| on| in)?|(?:don'?t|doesn'?t|didn'?t|do not|does not|cannot|can't) (?:want|trust|like|use|need|have)(?: to use)?) (?:the |an? )?[\w.-]+(?: ?\d+ ?gb)?"
+CURRENCIES = (("USD", r"\b(?:usd|dollars?|bucks)\b|\$"), ("EUR", r"\beur(?:os?)?\b|€"), ("SU", r"\bsus?\b|\bservice units?\b"), ("GBP", r"\bpounds?\b|£"))
 _DEADLINES = ((r"\b(?:by|until|before|for) tomorrow\b", DAY_S), (r"\bwithin the day\b|\bin a day\b", DAY_S), (r"\b(?:in|within) a week\b|\bby next week\b", 7 * DAY_S))
 
 

@@ -79,12 +79,20 @@ class _Question:
         self.submits = bool(self.command) or (before is not None and before.tool == "submit")
         read_workload(self.reading)
         self.words = self.reading.text
+        for match in self.reading.take(cues.NEGATED, all_of_them=True) if before is not None else ():
+            del match  # what is not wanted any more
+        about_jobs = self._may_name_jobs()
+        self.jobs = read_jobs(self.reading, said=True) if about_jobs else []
         self.risk = self._risk()
         self.budget = self._budget()
         read_workload_options(self.reading)
         self.places = read_places(self.reading, systems)
         self.spans = list(read_spans(self.reading))
-        self.jobs = [] if "workload" in self.reading.slots else read_jobs(self.reading, said=self._may_name_jobs())
+        if not about_jobs and "workload" not in self.reading.slots:
+            self.jobs = read_jobs(self.reading, said=False)
+        self.values, self.vary = self._parameters()
+        if self.jobs and (self.values or self.vary) and "workload" not in self.reading.slots:
+            self.reading.put("workload", self.jobs[0], 0)
 
     def says(self, pattern: str) -> bool:
         """Tell whether the whole question matches a pattern."""
@@ -92,6 +100,11 @@ class _Question:
 
     def impossible(self) -> str:
         """Return why no tool can do what the question orders; empty if it orders nothing of the kind."""
+        estimates = self.says(r"\b(?:how long|memory|cost|fit)\b")
+        if self.says(cues.QUALITY) and "workload" in self.reading.slots and not estimates:
+            return "I predict time, memory and cost, and not how good a model becomes."
+        if self.says(cues.OPERATION) and not self.jobs and not self.says(cues.CANCEL) and "workload" not in self.reading.slots:
+            return "I do not know how a system is doing today."
         if self.says(cues.IMPOSSIBLE) and not self.submits:
             return "None of my tools can do this; I predict, recommend, show, submit and cancel."
         return ""
@@ -201,7 +214,7 @@ class _Question:
     def _about_named(self) -> ToolCall | None:
         """Return a call about campaigns, models or past runs."""
         text = self.text
-        if self.says(cues.CAMPAIGNS):
+        if self.says(cues.CAMPAIGNS) and not self.says(cues.NOT_CAMPAIGNS):
             return ToolCall("campaigns", self._name("campaign"))
         if self.says(cues.MODELS) or (self.says(cues.MODEL_CARD) and self.jobs):
             return ToolCall("models", self._name("model"))
@@ -283,11 +296,15 @@ class _Question:
         if before is None or before.tool not in WORKLOAD_TOOLS or self.says(cues.OFF_TOPIC):
             return None
         new = self._workload_arguments()
-        tool = self._workload_tool(new, before.tool)
+        new |= self._scaled(before.arguments) if not new else {}
+        if "budget" in before.arguments and "budget" not in new:
+            new |= self._other_currency()
+        tool = before.tool if "currency" in new else self._workload_tool(new, before.tool)
         if not new and (bare := re.search(NUMBER, self.reading.text, re.IGNORECASE)) and before.focus:
             value = number(bare[1], bare[2])
             new[before.focus] = int(value) if value == int(value) else value
-        if not tool or not (new or (tool != before.tool) or self.says(cues.AGAIN)):
+        cued = self._workload_tool({}, "")
+        if not tool or not (new or tool != before.tool or cued or self.says(cues.AGAIN)):
             return None
         kept = {name: value for name, value in before.arguments.items() if name not in LIMITS or name in KEPT[tool]}
         if "on" in new and "on" in kept and self.says(cues.ALSO) and not self.says(cues.INSTEAD):
@@ -325,6 +342,7 @@ class _Question:
             new["on"] = [name for name, _ in self.places]
         if gpus:
             new["gpus"] = gpus
+        new |= {name: value for name, value in (("values", self.values), ("vary", self.vary)) if value}
         if (phase := self._phase(new)) is not None:
             new["phase"] = phase
         limits: dict[str, Any] = dict(self.budget or {})
@@ -360,10 +378,43 @@ class _Question:
             for match in self.reading.take(pattern):
                 value = float(match[1]) / (1 if "." in match[1] and float(match[1]) < 1 and "%" not in match[0] else 100)
                 return round(1 - value if turned else value, 6)
+        for match in self.reading.take(cues.ODDS):
+            return round(1 / int(match[1] or match[2]), 6)
         for pattern, share in cues.RISKS_IN_WORDS:
             for _ in self.reading.take(pattern):
                 return share
         return None
+
+    def _parameters(self) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+        """Return the parameters of a trained model: values, and lists of values to try."""
+        vary: dict[str, list[Any]] = {}
+        for match in self.reading.take(r"\bvary (?:the )?([a-z_]\w*) (?:over|from|in|as|across|through|between|with|=)\s?((?:-?\d+(?:\.\d+)?(?:, (?:and )?| and | or |,)?)+)", all_of_them=True):
+            vary[match[1]] = [_plain_number(one) for one in re.findall(r"-?\d+(?:\.\d+)?", match[2])]
+        values = {
+            match[1]: _plain_number(match[2])
+            for match in self.reading.take(r"(?<![\w-])([a-z_]\w*)\s?=\s?(-?\d+(?:\.\d+)?)(?![\w.]*\w)", all_of_them=True)
+        }
+        return values, vary
+
+    def _scaled(self, before: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an argument of the question before, made twice or half as large."""
+        factor = next((value for word, value in cues.TWICE.items() if self.says(rf"\b{word}\b")), None)
+        if factor is None:
+            return {}
+        for name, pattern in cues.SCALED:
+            if self.says(pattern) and isinstance(before.get(name), int | float):
+                value = before[name] * factor
+                return {name: int(value) if value == int(value) else value}
+        return {}
+
+    def _other_currency(self) -> dict[str, Any]:
+        currency = next((name for name, pattern in cues.CURRENCIES if self.says(pattern)), None)
+        if currency is None:
+            return {}
+        bare = re.search(NUMBER, self.reading.text, re.IGNORECASE)
+        value = number(bare[1], bare[2]) if bare else None
+        amount = {} if value is None else {"budget": int(value) if value == int(value) else value}
+        return {**amount, "currency": currency}
 
     def _budget(self) -> dict[str, Any] | None:
         for pattern, currency in cues.MONEY:
@@ -371,6 +422,11 @@ class _Question:
                 value = number(match[1], match[2])
                 return {"budget": int(value) if value == int(value) else value, "currency": currency}
         return None
+
+
+def _plain_number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value == int(value) else value
 
 
 __all__ = ["BATCH", "Refusal", "ToolCall", "understand"]

@@ -36,6 +36,9 @@ def with_digits(text: str) -> str:
     units = {"one": 1, **NUMBER_WORDS}
     text = _TENS.sub(lambda match: str(units[match[1].lower()] + units[match[2].lower()]), text)
     text = re.sub(rf"\bone(?=[ -]{COUNTED}\b)", "1", text, flags=re.IGNORECASE)
+    text = re.sub(r"(?<=\b(?:bs|of|is) )one\b|(?<=\bbatch )one\b|(?<=\bsize )one\b|(?<=\brank )one\b|(?<=\battempt )one\b", "1", text,
+                  flags=re.IGNORECASE)  # fmt: skip
+    text = re.sub(r"\bhalf an epoch\b", "0.5 epochs", text, flags=re.IGNORECASE)
     text = re.sub(r"\ban?(?= (?:hundred|thousand|million|dozen)\b)", "1", text, flags=re.IGNORECASE)
     text = re.sub(rf"\b({'|'.join(NUMBER_WORDS)})\b", lambda match: str(units[match[1].lower()]), text,
                   flags=re.IGNORECASE)  # fmt: skip

@@ -34,7 +34,11 @@ LOCAL = (
     r"|\blocal(?:ly)?\b|\bon localhost\b|\b(?:right )?here(?= on (?:this|my))|(?<=run )here\b|\bright here\b"
 )
 JOB_ID = r"(?<![\w./:$-])\d{4,9}(?:_\d+)?(?![\w%./:-]|\.\d)"
-NAME = r"(?<![\w./:@-])(?=[\w.-]*[-_])[A-Za-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)+(?![\w/@])"
+ORDINARY = (
+    r"(?!(?:re-?|pre-?)?(?:fine|up|e|follow|half|full|single|mixed|low|high|real|run|wall|long|short|one|two|three|four|eight|multi|gpu|cpu|node|so|well|co|ex|non|self|sub|super|state|bio|deep|text|image|object|open|built|day|week|year|hour|batch|data|tensor|pipeline|gradient|activation|zero|int|fp|bf|amp|adam|paged|semi|weakly|pre|post|mini|micro|low|learning|sanity|deadline|on|in|off|out|over|down|back|left|right|x|a|i)-)"
+)
+"""A hyphenated word of English is no name."""
+NAME = r"(?<![\w./:@-])" + ORDINARY + r"(?=[\w.-]*[-_])[A-Za-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)+(?![\w/@])"
 QUOTED = r"[\"'`]([\w][\w.@-]{0,60})[\"'`]"
 NO_NAMES = frozenset(
     "a an the my is are was were it that this all any one to of for in on at and or with has have had be been being do "
@@ -67,6 +71,8 @@ def read_places(reading: Reading, systems: Collection[str]) -> list[tuple[str, s
     for match in reading.take(pattern, all_of_them=True):
         partition = match[3] or ""
         found.append((match.start(), f"{match[1]}:{partition}" if partition else match[1], "system"))
+    for match in reading.take(r"(?<![\w/.-])slurm:[\w-]+", all_of_them=True):
+        found.append((match.start(), match[0], "system"))
     for match in reading.take(DEVICE + DEVICE_WORD, all_of_them=True):
         found.append((match.start(), _device(match[0]), "device"))
     for match in reading.take(LOCAL, all_of_them=True):

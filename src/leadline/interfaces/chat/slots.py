@@ -181,9 +181,9 @@ WORKLOAD: tuple[tuple[str, tuple[tuple[str, Callable[[re.Match[str]], Value]], .
     )),
     ("paged", (
         *_is(False, r"\b(?:no|without) (?:paged|paging)(?: attention| kv[- ]cache| cache)?\b"),
-        *_is(True, r"\bpaged[- ]?(?:attention|kv|cache)?(?:[- ]?(?:kv[- ])?cache)?\b|\bvllm\b"),
+        *_is(True, r"\bpaged[- ]?(?:attention|kv|cache)?(?:[- ]?(?:kv[- ])?cache)?\b|(?<![\w-])vllm(?![\w-])"),
     )),
-    ("lora_embeddings", _is(True, r"\b(?:also |and )?(?:train(?:ing|ed|s)? )?(?:the |its )?(?:(?:input |output )?embeddings?(?: and output)?(?: layers?)?)(?: (?:and|&) (?:the )?(?:output|lm)[- ](?:layer|head)s?)?(?: (?:are |being )?(?:also |too|fully |as well)(?:trained|unfrozen|in full)?| in full| trained(?: in full| too| as well)?)")),
+    ("lora_embeddings", _is(True, r"\b(?:full|fully) train(?:ing|ed)? (?:of )?(?:the )?embeddings?(?: layers?)?(?: and (?:the )?(?:output|lm)[- ](?:layer|head))?|\b(?:also |and )?(?:train(?:ing|ed|s)? )?(?:the |its )?(?:(?:input |output )?embeddings?(?: and output)?(?: layers?)?)(?: (?:and|&) (?:the )?(?:output|lm)[- ](?:layer|head)s?)?(?: (?:are |being )?(?:also |too|fully |as well)(?:trained|unfrozen|in full)?| in full| trained(?: in full| too| as well)?)")),
     ("seq_max", _tokens(
         rf"\b(?:longest|biggest|largest)(?: (?:batch|sequence|sample|one|document|text|input|prompt))*(?: (?:has|is|of|with|being|at|are|can be|goes up to))*{IS}{N}(?: tokens)?",
         rf"\b(?:up to|at most|max(?:imum)?(?: of)?|maximal(?:ly)?) {N} tokens?\b(?! (?:out|gen|new))", rf"\bseq[_ -]?max{IS}{N}",
