@@ -30,7 +30,7 @@ def create_app(settings: WebSettings) -> ASGIApp:
         pool.close()
 
     app = FastAPI(
-        title="Leadline", version=__version__, root_path=settings.root_path, docs_url=None, redoc_url=None,
+        title="Leadline", version=__version__, docs_url=None, redoc_url=None,
         openapi_url=f"{BASE}/openapi.json", lifespan=lifespan,
     )  # fmt: skip
     handle_errors(app)

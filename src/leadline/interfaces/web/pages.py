@@ -57,7 +57,7 @@ class Pages:
         """Return a page; its links are relative to its own address, so that any proxy may prefix them."""
         shared = {
             "base": _base(request), "pages": PAGES, "version": __version__,
-            "page": request.url.path.strip("/").partition("/")[0], "may_act": self._settings.allow_submit,
+            "page": _path(request).partition("/")[0], "may_act": self._settings.allow_submit,
         }  # fmt: skip
         return HTMLResponse(self._templates.get_template(template).render({**shared, **values}))
 
@@ -160,8 +160,13 @@ async def _found(pages: Pages, tool: str, arguments: Mapping[str, Any]) -> Docum
 
 def _base(request: Request) -> str:
     """Return the way from a page to the root of the application, such as ``../``."""
-    depth = request.scope["path"].removeprefix(request.scope.get("root_path", "")).lstrip("/").count("/")
-    return "../" * depth or "./"
+    return "../" * _path(request).count("/") or "./"
+
+
+def _path(request: Request) -> str:
+    """Return the path of a page without that of the proxy."""
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", "")).lstrip("/")
 
 
 def form_arguments(query: Mapping[str, str]) -> Document:

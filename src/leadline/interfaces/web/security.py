@@ -38,6 +38,8 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it."""
+        # The routes are the same with the proxy's path and without it.
+        scope = {**scope, "root_path": self._settings.root_path}
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
