@@ -15,6 +15,15 @@ uvicorn = pytest.importorskip("uvicorn", reason="needs the [web] extra")
 TOKEN = secrets.token_hex(8)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_folders(tmp_path_factory):
+    """Keep the user's jobs, models and catalog out of the server, which answers in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in ("DATA", "CONFIG", "CACHE", "STATE"):
+            patch.setenv(f"XDG_{kind}_HOME", str(tmp_path_factory.mktemp(kind.lower())))
+        yield
+
+
 @contextmanager
 def served(settings):
     """Serve an application on a free port, and yield its address."""
@@ -34,7 +43,7 @@ def served(settings):
 
 
 @pytest.fixture(scope="session")
-def web_folder(tmp_path_factory):
+def web_folder(tmp_path_factory, own_folders):  # noqa: ARG001 - before anything is written
     folder = tmp_path_factory.mktemp("web")
     (folder / "config.json").write_text(json.dumps(LLAMA))
     return folder
