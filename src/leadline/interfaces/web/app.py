@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp
 
 from leadline import __version__
@@ -50,4 +51,5 @@ def create_app(settings: WebSettings) -> ASGIApp:
         return {**whole, "security": [{"token": []}]}
 
     app.openapi = document  # type: ignore[method-assign]
+    app.add_middleware(GZipMiddleware, minimum_size=1000)
     return Guard(app, settings)

@@ -117,10 +117,10 @@ def page_routes(pages: Pages) -> APIRouter:
     @router.get("/history")
     async def history_page(request: Request) -> Response:
         """Show past runs."""
-        return pages.show("history.html", request, runs=(await pages.ask("history", {"limit": 200}))["runs"])
+        return pages.show("history.html", request, runs=(await pages.ask("history", {"limit": 100}))["runs"])
 
     _add_jobs(router, pages)
-    router.mount("/static", StaticFiles(directory=HERE / "static"), name="static")
+    router.mount("/static", _Kept(directory=HERE / "static"), name="static")
     return router
 
 
@@ -148,6 +148,15 @@ def _add_jobs(router: APIRouter, pages: Pages) -> None:
             raise HTTPException(HTTPStatus.FORBIDDEN, "this server changes no jobs: start it with --allow-submit")
         await pages.ask("cancel", {"jobs": [key]})
         return HTMLResponse("cancelling")
+
+
+class _Kept(StaticFiles):
+    """Files that a browser may keep: their addresses have the release."""
+
+    def file_response(self, *arguments: Any, **more: Any) -> Response:  # noqa: ANN401 - as Starlette has it
+        answer = super().file_response(*arguments, **more)
+        answer.headers["Cache-Control"] = "private, max-age=86400"
+        return answer
 
 
 async def _found(pages: Pages, tool: str, arguments: Mapping[str, Any]) -> Document:
