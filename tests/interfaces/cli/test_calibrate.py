@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from leadline.app.composition import toolbox
+from leadline.core.hardware import Calibration, Device, DeviceKind
 from leadline.interfaces.cli import calibrate
 from leadline.interfaces.cli.main import main
 
@@ -76,8 +77,10 @@ def test_a_calibrated_device_is_shown_with_its_date_and_software(home, capsys):
         ("fresh_s_per_byte", 4.4e-10, "fresh s per byte", "4.4e-10"),
     ],
 )
-def test_a_figure_is_written_with_the_unit_that_its_name_ends_in(name, value, words, written):
-    assert (words, written) == (calibrate._words(name), calibrate._figure(name, value))
+def test_a_figure_is_written_with_the_unit_that_its_name_ends_in(capsys, name, value, words, written):
+    sweep = Calibration("2026-11-27T10:00:00+00:00", "torch", 2, figures={name: value})
+    calibrate._print(Device("a CPU", "AMD", DeviceKind.CPU, calibration=sweep))
+    assert capsys.readouterr().out.splitlines()[-1] == f"  {words:<22} {written}"
 
 
 @pytest.mark.parametrize(
