@@ -8,6 +8,8 @@ from pathlib import Path
 from benchmarks.plane.fault_jobs import DesignedJob
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, FailureCause, Job
+from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS
+from leadline.execution.plane.watcher import FORGOTTEN
 
 _BY_DESIGN: Mapping[str, frozenset[FailureCause]] = {
     "fails": frozenset({FailureCause.PROGRAM, FailureCause.UNKNOWN}),
@@ -18,8 +20,9 @@ _BY_DESIGN: Mapping[str, frozenset[FailureCause]] = {
 _BY_OUTAGE = frozenset({FailureCause.NODE, FailureCause.TRANSIENT})
 """Causes of ends after a daemon of Slurm was down."""
 WITHIN_S = 180.0
-"""The plane finds what an outage did within this time. Slurm waits for a silent node, and the plane before it calls a
-job forgotten."""
+"""The plane finds what an outage did within this time, because Slurm waits for a silent node."""
+FORGOTTEN_WITHIN_S = WITHIN_S + DEFAULT_INTERVALS.killed
+"""The plane waits before it calls a started job forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,8 @@ def _wrong_cause(
 
 def _precede(outages: Collection[Outage], attempt: Attempt, verdict: Verdict) -> bool:
     """Return whether an outage shortly before a verdict concerned its attempt."""
+    within_s = FORGOTTEN_WITHIN_S if FORGOTTEN.reason in verdict.evidence else WITHIN_S
     return any(
-        0.0 <= verdict.at_s - outage.at_s <= WITHIN_S and outage.node in ("", attempt.node or outage.node)
+        0.0 <= verdict.at_s - outage.at_s <= within_s and outage.node in ("", attempt.node or outage.node)
         for outage in outages
     )

@@ -32,6 +32,8 @@ function slurm_job_modify(job, record, partitions, user)
   return slurm.SUCCESS
 end
 """
+IN_VAIN = "Kill job error"
+"""What ``scancel -v`` says of a job that has ended or is unknown."""
 RELEASE_S = 10.0
 """Between two looks at what is still held."""
 PLUGIN_SETTING = "JobSubmitPlugins=lua"
@@ -68,7 +70,8 @@ class SiteStaff:
     def cancel(self) -> str:
         """Cancel a job that is designed for it."""
         attempt = self._choose(JobState.RUNNING, "cancelled by staff")
-        if attempt is None or not self._does([*AS_OPERATOR, "scancel", attempt.scheduler_id or ""]):
+        # scancel ends with 0 also for jobs that the controller does not know.
+        if attempt is None or not self._does([*AS_OPERATOR, "scancel", "-v", attempt.scheduler_id or ""]):
             return ""
         self.causes[attempt.key] = FailureCause.ADMINISTRATOR
         self.cancelled.add(attempt.job)
@@ -165,7 +168,7 @@ class SiteStaff:
         answer = self.cluster.run(command, timeout_s=10.0)
         self.acted_s = time.monotonic()
         # A busy controller may obey after the time limit.
-        return answer.returncode == 0 or answer.timed_out
+        return (answer.returncode == 0 and IN_VAIN not in answer.stderr) or answer.timed_out
 
     def _check_controller(self) -> None:
         """Refuse a command that would wait for the controller, while faults are due.

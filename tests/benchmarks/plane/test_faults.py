@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.plane import fault_staff
 from benchmarks.plane.fault_causes import Outage, Verdict, wrong_causes
 from benchmarks.plane.fault_disk import FileSizes, OwnFileSystem, journal_disk
 from benchmarks.plane.fault_jobs import (
@@ -24,12 +25,14 @@ from benchmarks.plane.fault_jobs import (
 )
 from benchmarks.plane.fault_kinds import FULL, SSH_PART, Fault, strike_times
 from benchmarks.plane.fault_shims import first_on_path, make_shims
+from benchmarks.plane.fault_staff import SiteStaff
 from benchmarks.plane.faults import LEAST_FAULTS, fault_rows
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState as S
 from leadline.core.plane import Attempt
 from leadline.core.plane import FailureCause as C
 from leadline.execution.clock import iso_utc
+from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.processes import run_process
 from tests.support import slurm_cluster, ssh_server
 
@@ -54,12 +57,12 @@ def counted(kind, state, *runs, deaths=(), measured=False):
     return len(found.lost), len(found.twice), len(found.wrong)
 
 
-def causes(kind, state, cause, *, staff=None, outages=(), silences=()):
+def causes(kind, state, cause, *, evidence="", staff=None, outages=(), silences=()):
     """Return how many causes are wrong, of one attempt on node n1 that got its verdict at 1,000 s."""
     design = designed(kind)
     attempt = Attempt("a", design.job.key, 1, PLACE, design.job.spec.resources, noted_at=iso_utc(0.0), node="n1")
     jobs = {design.job.key: replace(design.job, attempts=(attempt,))}
-    verdicts = {"a": Verdict("a", state, cause, "", 1000.0)}
+    verdicts = {"a": Verdict("a", state, cause, evidence, 1000.0)}
     return len(wrong_causes([design], jobs, verdicts, {"a": staff} if staff else {}, outages, silences))
 
 
@@ -226,6 +229,26 @@ def test_a_cause_by_design_is_right_and_any_other_is_wrong(kind, cause, state):
     assert causes(kind, S.NODE_FAIL, C.NODE, outages=[Outage(990.0, "n1")]) == 0
     assert causes(kind, S.NODE_FAIL, C.NODE, outages=[Outage(990.0, "n2")]) == 1
     assert causes(kind, S.NODE_FAIL, C.NODE, outages=[Outage(500.0), Outage(1001.0)]) == 1
+
+
+def test_a_started_job_counts_as_forgotten_minutes_after_the_outage():
+    forgotten = "the scheduler says NODE_FAIL (its scheduler forgot it)"
+    assert causes("well", S.CANCELLED, C.TRANSIENT, evidence=forgotten, outages=[Outage(600.0)]) == 0
+    assert causes("well", S.CANCELLED, C.TRANSIENT, evidence=forgotten, outages=[Outage(500.0)]) == 1
+    assert causes("well", S.CANCELLED, C.TRANSIENT, evidence="SIGBUS", outages=[Outage(600.0)]) == 1
+
+
+def test_staff_have_not_cancelled_a_job_that_the_controller_does_not_know(slurm, tmp_path, monkeypatch):
+    monkeypatch.setattr(fault_staff, "AS_OPERATOR", ())  # another user cannot read the folder of tests
+    job = designed("cancelled by staff").job
+    attempt = Attempt("a", job.key, 1, PLACE, job.spec.resources, noted_at=iso_utc(0.0), scheduler_id="99999")
+    with PlaneJournal(tmp_path / "journal") as journal:
+        journal.add([job])
+        journal.write(attempts=[replace(attempt, state=S.RUNNING)])
+    staff = SiteStaff(slurm, tmp_path / "journal", random.Random(1), {job.key: "cancelled by staff"})  # noqa: S311 - not secret
+    assert staff.cancel() == ""
+    assert not staff.causes
+    assert not staff.cancelled
 
 
 def test_what_the_staff_did_must_be_found():
