@@ -6,27 +6,60 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from leadline.app.jobs.history import compare_run
 from leadline.core.documents import to_document
 
 if TYPE_CHECKING:
     from leadline.app.estimate.estimate import EstimateAnswer
     from leadline.app.models.predict import ModelAnswer
     from leadline.core.fit import FitReport
+    from leadline.core.plane import Attempt
+    from leadline.core.runs import Run
 
 ESTIMATE, ESTIMATES, FIT, FITS = "leadline.estimate/1", "leadline.estimates/1", "leadline.fit/1", "leadline.fits/1"
+RECOMMENDATION, STORY, LOGS = "leadline.recommendation/1", "leadline.story/1", "leadline.logs/1"
+RUN, HISTORY, JOB, JOBS = "leadline.run/1", "leadline.history/1", "leadline.job/1", "leadline.jobs/1"
+DEVICE, DEVICES, SYSTEM, SYSTEMS = "leadline.device/1", "leadline.devices/1", "leadline.system/1", "leadline.systems/1"
+MODEL_CARD, MODELS = "leadline.model/1", "leadline.models/1"
+CAMPAIGN, CAMPAIGNS = "leadline.campaign-status/1", "leadline.campaigns/1"
 
 DOCUMENTS: dict[str, tuple[str, str]] = {
     ESTIMATE: ("leadline.core.estimate", "Estimate"),
     ESTIMATES: ("leadline.app.estimate.estimate", "EstimateAnswer"),
     FIT: ("leadline.core.fit", "FitReport"),
-    "leadline.recommendation/1": ("leadline.core.recommendation", "Recommendation"),
-    "leadline.run/1": ("leadline.core.runs", "Run"),
-    "leadline.device/1": ("leadline.core.hardware", "Device"),
-    "leadline.system/1": ("leadline.core.systems", "System"),
-    "leadline.job/1": ("leadline.app.jobs.job_status", "JobStatus"),
-    "leadline.story/1": ("leadline.app.jobs.event_log", "EventLog"),
+    RECOMMENDATION: ("leadline.core.recommendation", "Recommendation"),
+    RUN: ("leadline.core.runs", "Run"),
+    DEVICE: ("leadline.core.hardware", "Device"),
+    SYSTEM: ("leadline.core.systems", "System"),
+    JOB: ("leadline.app.jobs.job_status", "JobStatus"),
+    STORY: ("leadline.app.jobs.event_log", "EventLog"),
+    MODEL_CARD: ("leadline.training.model_card", "ModelCard"),
+    CAMPAIGN: ("leadline.app.campaigns.runs", "CampaignStatus"),
 }
 """Published document → module and class of its noun; a document may have more keys than its noun has fields."""
+
+LISTS: dict[str, tuple[str, str]] = {
+    FITS: ("fits", FIT), SYSTEMS: ("systems", SYSTEM), DEVICES: ("devices", DEVICE), JOBS: ("jobs", JOB),
+    HISTORY: ("runs", RUN), CAMPAIGNS: ("campaigns", CAMPAIGN),
+}  # fmt: skip
+"""Published document with a list → the key of the list, and the document whose noun its items are."""
+
+_TEXT: dict[str, Any] = {"type": "string"}
+PLAIN: dict[str, dict[str, Any]] = {
+    LOGS: {"job": _TEXT, "attempt": {"type": ["integer", "null"]}, "lines": {"type": "array", "items": _TEXT}},
+    MODELS: {
+        "models": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": _TEXT, "file": _TEXT, "card": {"type": ["object", "null"]}, "why_not": _TEXT,
+                },
+            },
+        },
+    },
+}  # fmt: skip
+"""Published document without a noun → its properties."""
 
 
 def estimate_document(answer: "EstimateAnswer") -> dict[str, Any]:
@@ -54,17 +87,41 @@ def fit_document(reports: Sequence["FitReport"]) -> dict[str, Any]:
     return documents[0] if len(documents) == 1 else {"schema": FITS, "fits": documents}
 
 
+def logs_document(job: str, attempt: "Attempt | None", lines: Sequence[str]) -> dict[str, Any]:
+    """Return the end of the output of a job's attempt; no attempt if it has not started."""
+    return {"schema": LOGS, "job": job, "attempt": attempt and attempt.number, "lines": list(lines)}
+
+
+def run_document(run: "Run") -> dict[str, Any]:
+    """Return a past run with its comparison of predicted and measured values."""
+    return {**to_document(run, RUN), "comparison": msgspec.to_builtins(compare_run(run))}
+
+
+def models_document() -> dict[str, Any]:
+    """Return the user's trained models: name, file, card, and why a card cannot be read."""
+    from leadline.app.models.train import list_models  # noqa: PLC0415 - numpy loads with it
+
+    rows = [{"name": file.stem, "file": str(file), "card": card, "why_not": why} for file, card, why in list_models()]
+    return to_document({"models": rows}, MODELS)
+
+
 def json_schema(name: str) -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a published document, a key of ``DOCUMENTS``."""
-    module, noun = DOCUMENTS[name]
-    types = [getattr(import_module(module), noun)]
-    (schema,), definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
-    return {
+    """Return the JSON Schema (2020-12) of a published document, a key of ``DOCUMENTS``, ``LISTS`` or ``PLAIN``."""
+    schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": name,
         "type": "object",
-        "properties": {"schema": {"const": name}},
-        "required": ["schema"],
-        "allOf": [schema],
-        "$defs": definitions,
+        "properties": {"schema": {"const": name}, **PLAIN.get(name, {})},
+        "required": ["schema", *PLAIN.get(name, {})],
     }
+    if name in PLAIN:
+        return schema
+    key, noun = LISTS.get(name, (None, name))
+    module, type_name = DOCUMENTS[noun]
+    (item,), definitions = msgspec.json.schema_components(
+        [getattr(import_module(module), type_name)], ref_template="#/$defs/{name}"
+    )
+    if key is None:
+        return {**schema, "allOf": [item], "$defs": definitions}
+    schema["properties"][key] = {"type": "array", "items": item}
+    return {**schema, "required": ["schema", key], "$defs": definitions}

@@ -38,6 +38,12 @@ GROUPS: dict[str, dict[str, str]] = {
         "measure": "time steps of many models on this device",
         "adapt": "adapt estimates to a few measured steps of your device",
     },
+    "Other ways in": {
+        "chat": "ask in your own words",
+        "web": "serve the web page and the REST API",
+        "export": "write an answer as a table, a report, or a workflow tool's request",
+        "mcp": "serve the tools to assistants that speak the Model Context Protocol",
+    },
     "See for yourself": {
         "demo": "try everything on three real jobs, in minutes",
         "bench": "measure every published metric again",
