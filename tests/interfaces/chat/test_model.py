@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("ollama", reason="needs the [chat] extra")
 pytest.importorskip("pytest_httpserver", reason="needs pytest-httpserver")
 
-from werkzeug import Response  # noqa: E402
+from werkzeug import Response
 
-from leadline.interfaces.chat.model import CONTEXT_TOKENS, ModelCall, ModelUnavailable, OllamaModel  # noqa: E402
-from leadline.interfaces.tools import tools  # noqa: E402
+from leadline.interfaces.chat.model import CONTEXT_TOKENS, ModelCall, ModelUnavailable, OllamaModel
+from leadline.interfaces.tools import tools
 
 
 def replies(httpserver, *parts, capabilities=("completion", "tools")):

@@ -43,7 +43,7 @@ def served(settings):
 
 
 @pytest.fixture(scope="session")
-def web_folder(tmp_path_factory, own_folders):  # noqa: ARG001 - before anything is written
+def web_folder(tmp_path_factory, own_folders):
     folder = tmp_path_factory.mktemp("web")
     (folder / "config.json").write_text(json.dumps(LLAMA))
     return folder

@@ -195,16 +195,6 @@ def deadline_in_words(text: str) -> float | None:
 
 
 VOCABULARY = frozenset(
-    "takes train training trained inference recommend recommended recommendation suggest memory estimate estimated "
-    "predict predicted prediction predictions measured system systems cluster clusters machine machines supercomputers "
-    "device devices accelerators campaign campaigns history models partition partitions finish finished running pending "
-    "waiting cancel submit output status progress cheapest fastest budget deadline dollars epochs batch samples images "
-    "tokens sequence length precision optimizer gradient checkpointing accumulate accumulation parallel pipeline tensor "
-    "sharding sharded quantized adapters rank adamw momentum adagrad rmsprop hours minutes weeks days risk percent "
-    "percentage enough generate generation runtime duration compare price prices account attempts attempt lines explain "
-    "where which should would could long much fits before within between finetune finetuning steps iterations workers "
-    "network bandwidth largest longest please cores nodes resume resumes checkpoint failed killed stopped queue jobs "
-    "limit coverage errors cards graphics laptop workstation pascal ascend pitzer owens cardinal perlmutter frontera "
-    "expanse anvil delta stampede3 done kill embeddings layers gpus".split()
+    ["takes", "train", "training", "trained", "inference", "recommend", "recommended", "recommendation", "suggest", "memory", "estimate", "estimated", "predict", "predicted", "prediction", "predictions", "measured", "system", "systems", "cluster", "clusters", "machine", "machines", "supercomputers", "device", "devices", "accelerators", "campaign", "campaigns", "history", "models", "partition", "partitions", "finish", "finished", "running", "pending", "waiting", "cancel", "submit", "output", "status", "progress", "cheapest", "fastest", "budget", "deadline", "dollars", "epochs", "batch", "samples", "images", "tokens", "sequence", "length", "precision", "optimizer", "gradient", "checkpointing", "accumulate", "accumulation", "parallel", "pipeline", "tensor", "sharding", "sharded", "quantized", "adapters", "rank", "adamw", "momentum", "adagrad", "rmsprop", "hours", "minutes", "weeks", "days", "risk", "percent", "percentage", "enough", "generate", "generation", "runtime", "duration", "compare", "price", "prices", "account", "attempts", "attempt", "lines", "explain", "where", "which", "should", "would", "could", "long", "much", "fits", "before", "within", "between", "finetune", "finetuning", "steps", "iterations", "workers", "network", "bandwidth", "largest", "longest", "please", "cores", "nodes", "resume", "resumes", "checkpoint", "failed", "killed", "stopped", "queue", "jobs", "limit", "coverage", "errors", "cards", "graphics", "laptop", "workstation", "pascal", "ascend", "pitzer", "owens", "cardinal", "perlmutter", "frontera", "expanse", "anvil", "delta", "stampede3", "done", "kill", "embeddings", "layers", "gpus"]
 )
 """Words that are recognized with a slip."""

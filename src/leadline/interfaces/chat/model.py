@@ -27,7 +27,7 @@ SYSTEM_MESSAGE = (
 )
 
 
-class ModelUnavailable(LeadlineError):  # noqa: N818 - as the others of core.errors
+class ModelUnavailable(LeadlineError):
     """No model can be used, for a reason that the message gives."""
 
 

@@ -41,13 +41,7 @@ ORDINARY = (
 NAME = r"(?<![\w./:@-])" + ORDINARY + r"(?=[\w.-]*[-_])[A-Za-z][A-Za-z0-9]*(?:[-_.][A-Za-z0-9]+)+(?![\w/@])"
 QUOTED = r"[\"'`]([\w][\w.@-]{0,60})[\"'`]"
 NO_NAMES = frozenset(
-    "a an the my is are was were it that this all any one to of for in on at and or with has have had be been being do "
-    "does did done will would can could should may might must which what when where why how who please pls now yet "
-    "still already again today here there than then out up off over so if i you he she we they me us them id ids "
-    "number no not nr queue script file name named called running pending waiting finished failed done dead stuck "
-    "killed cancelled canceled needs need takes take took runs run ran from as by your his her our their about because "
-    "using since until before after status progress output log logs history submission array manager scheduler time "
-    "limit memory title market fair interview description search offer".split()
+    ["a", "an", "the", "my", "is", "are", "was", "were", "it", "that", "this", "all", "any", "one", "to", "of", "for", "in", "on", "at", "and", "or", "with", "has", "have", "had", "be", "been", "being", "do", "does", "did", "done", "will", "would", "can", "could", "should", "may", "might", "must", "which", "what", "when", "where", "why", "how", "who", "please", "pls", "now", "yet", "still", "already", "again", "today", "here", "there", "than", "then", "out", "up", "off", "over", "so", "if", "i", "you", "he", "she", "we", "they", "me", "us", "them", "id", "ids", "number", "no", "not", "nr", "queue", "script", "file", "name", "named", "called", "running", "pending", "waiting", "finished", "failed", "done", "dead", "stuck", "killed", "cancelled", "canceled", "needs", "need", "takes", "take", "took", "runs", "run", "ran", "from", "as", "by", "your", "his", "her", "our", "their", "about", "because", "using", "since", "until", "before", "after", "status", "progress", "output", "log", "logs", "history", "submission", "array", "manager", "scheduler", "time", "limit", "memory", "title", "market", "fair", "interview", "description", "search", "offer"]
 )
 INTERPRETERS = (
     r"(?:python3?(?:\.\d+)?|bash|sh|torchrun|accelerate launch|srun|mpirun|mpiexec|deepspeed|Rscript|julia|jupyter|"
@@ -103,7 +97,7 @@ def read_jobs(reading: Reading, *, said: bool) -> list[str]:
         said: Whether the sentence is about a job, so that a bare number may be its id.
     """
     found: list[tuple[int, str]] = []
-    for match in reading.take(rf"\bjobs? (?:(?:number|id|named|called|with id|with the id|no\.?|nr\.?|#) ?)*[\"'`#]?([\w][\w.-]*[\w]|\d+)[\"'`]?(?=$|[\s,.?!;:)'])",
+    for match in reading.take(r"\bjobs? (?:(?:number|id|named|called|with id|with the id|no\.?|nr\.?|#) ?)*[\"'`#]?([\w][\w.-]*[\w]|\d+)[\"'`]?(?=$|[\s,.?!;:)'])",
                               all_of_them=True):  # fmt: skip
         plain = match[1].isalpha() and not match[0].lower().startswith("jobs")
         if (match[1].isalpha() and not plain) or match[1].lower() in NO_NAMES or match[1].endswith(("ing", "ed", "'s")):

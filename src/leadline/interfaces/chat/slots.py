@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from leadline.core.units import DAY_S, GIB, HOUR_S, KIB, MIB, MINUTE_S
-
 from leadline.interfaces.chat.language import NUMBER, number
 
 Value = Any
@@ -60,7 +59,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 N = NUMBER
 IS = r"(?:\s*(?:=|:|\bof\b|\bis\b|\bto\b|\bat\b|\bset to\b|\babout\b|\ba\b)\s*|\s+|-)"
 SPAN = (
-    rf"(?:(?<![\w.,$/-])(\d+(?:\.\d+)?)()\s*-?(seconds?|secs?|s|minutes?|mins?|min|hours?|hrs?|hr|h|days?|d|weeks?|wks?|w|months?)\b"
+    r"(?:(?<![\w.,$/-])(\d+(?:\.\d+)?)()\s*-?(seconds?|secs?|s|minutes?|mins?|min|hours?|hrs?|hr|h|days?|d|weeks?|wks?|w|months?)\b"
     r"(?:(?:\s+and|,)?\s+(?:(a half)|(\d+)\s*(minutes?|mins?|m|hours?|hrs?|h)\b)|(\d{1,2})(?:m(?:in)?)?\b)?)"
 )
 """Groups: number, its scale, unit, a half, a second number and its unit, minutes after ``1h``."""

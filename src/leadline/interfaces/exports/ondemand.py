@@ -17,7 +17,7 @@ FILES = {
         '  allow_submit:\n    widget: check_box\n    label: "Submit and cancel jobs, too"\n    value: 0\n'
         "form:\n  - bc_num_hours\n  - folder\n  - allow_submit\n"
     ),
-    "submit.yml.erb": "---\nbatch_connect:\n  template: basic\nscript:\n  native:\n    - \"--cpus-per-task=2\"\n    - \"--mem=4G\"\n",
+    "submit.yml.erb": '---\nbatch_connect:\n  template: basic\nscript:\n  native:\n    - "--cpus-per-task=2"\n    - "--mem=4G"\n',
     "template/before.sh.erb": (
         "# Open OnDemand passes port and password to the page that connects.\n"
         "port=$(find_port)\npassword=$(create_passwd 32)\n"
@@ -25,9 +25,9 @@ FILES = {
         "export port password token_file\n"
     ),
     "template/script.sh.erb": (
-        "#!/usr/bin/env bash\ncd \"<%= context.folder %>\" || exit 1\n"
-        "exec {leadline} web --host 0.0.0.0 --port \"$port\" --token-file \"$token_file\" \\\n"
-        "  --root-path \"/node/$(hostname)/$port\" --allow-host \"{host}\" <%= context.allow_submit == \"1\" ? \"--allow-submit\" : \"\" %>\n"
+        '#!/usr/bin/env bash\ncd "<%= context.folder %>" || exit 1\n'
+        'exec {leadline} web --host 0.0.0.0 --port "$port" --token-file "$token_file" \\\n'
+        '  --root-path "/node/$(hostname)/$port" --allow-host "{host}" <%= context.allow_submit == "1" ? "--allow-submit" : "" %>\n'
     ),
     "view.html.erb": (
         '<a class="btn btn-primary" target="_blank" href="/node/<%= host %>/<%= port %>/?token=<%= password %>">Open Leadline</a>\n'

@@ -17,11 +17,11 @@ from leadline.app.estimate.recommend import whole_node_cost
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.units import parse_duration_s
 from leadline.execution.clock import epoch_s
+from leadline.interfaces.page_text import FILTERS, front_points, money
 from leadline.interfaces.tools import Tool, tools
 from leadline.interfaces.web.problems import status_of
 from leadline.interfaces.web.settings import WebSettings
 from leadline.interfaces.web.tasks import TaskPool
-from leadline.interfaces.page_text import FILTERS, front_points, money
 
 HERE = Path(__file__).parent
 PAGES = (("", "Estimate"), ("jobs", "Jobs"), ("systems", "Systems"), ("campaigns", "Campaigns"), ("models", "Models"),
