@@ -1,8 +1,9 @@
 """Put the text of a question into a form that patterns can read: digits for number words, no spelling mistakes."""
 
 import re
-from collections.abc import Collection
 from functools import cache
+
+from leadline.interfaces.chat import cues
 
 NUMBER_WORDS = {
     "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11,
@@ -16,18 +17,16 @@ COUNTED = (
     r"attempts?|tr(?:y|ies)|workers?|samples?|hundred|thousand|million|dozen|in \d)"
 )
 """Words that make ``one`` a number."""
-AMOUNT = r"(\d{1,3}(?:,\d{3})+(?![\d,])|\d+(?:\.\d+)?)\s?(k|m|thousand|million|billion|hundred)?(?![\w])"
-NUMBER = r"(?<![\w.,$/-])(\d{1,3}(?:,\d{3})+(?![\d,])|\d+(?:\.\d+)?)\s?(k|m|thousand|million|billion|hundred)?(?![\w])"
 
 _TENS = re.compile(r"\b(twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)[- ](one|two|three|four|five|six|seven|eight|nine)\b")
 _WORD = re.compile(r"(?<![\w./:@-])[A-Za-z]{4,}(?![\w./:@-]*[\w/])")
 
 
-def normal(text: str, vocabulary: Collection[str]) -> str:
+def normal(text: str) -> str:
     """Return the text with plain quotes and dashes, digits for number words, and corrected words."""
     for special, plain in {"’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": " - ", "…": "...", "×": "x"}.items():
         text = text.replace(special, plain)
-    text = _WORD.sub(lambda match: corrected(match[0], frozenset(vocabulary)), " ".join(text.split()))
+    text = _WORD.sub(lambda match: corrected(match[0], cues.words("vocabulary")), " ".join(text.split()))
     return with_digits(re.sub(r"(?<![\w.])(\d+)[xX*](?=[A-Za-z])", r"\1 x ", text))
 
 
@@ -49,8 +48,13 @@ def with_digits(text: str) -> str:
 
 
 def number(digits: str, scale: str | None = None) -> float:
-    """Return the value of ``NUMBER``'s two groups."""
+    """Return the value of the two groups of the cue ``number``."""
     return float(digits.replace(",", "")) * SCALES.get((scale or "").lower(), 1)
+
+
+def tidy(value: float) -> int | float:
+    """Return a whole number as an integer."""
+    return int(value) if value == int(value) else value
 
 
 def whole(value: float) -> str:
@@ -66,7 +70,7 @@ def corrected(word: str, vocabulary: frozenset[str]) -> str:
     letter is right.
     """
     lower = word.lower()
-    if lower in vocabulary or lower in REAL_WORDS:
+    if lower in vocabulary or lower in cues.words("real-words"):
         return word
     near = [known for known in vocabulary if known[0] == lower[0] and _is_slip(lower, known)]
     return min(near, key=lambda known: (abs(len(known) - len(lower)), known)) if near else word
@@ -84,8 +88,3 @@ def _is_slip(word: str, known: str) -> bool:
     # Another ending is another form of a word.
     return len(longer) >= 5 and any(longer[:at] + longer[at + 1 :] == shorter for at in range(len(longer) - 1))
 
-
-REAL_WORDS = frozenset(
-    ["were", "there", "here", "these", "those", "then", "than", "them", "they", "their", "this", "that", "with", "want", "wait", "wants", "went", "what", "when", "whom", "your", "yours", "have", "having", "gave", "give", "given", "like", "likes", "line", "lime", "look", "looks", "take", "takes", "taken", "talk", "tasks", "task", "note", "notes", "coast", "cast", "casts", "host", "hosts", "most", "must", "just", "trust", "mode", "modes", "mean", "means", "meant", "meat", "meet", "memory", "prince", "place", "places", "plan", "plans", "plane", "plain", "please", "pleas", "prices", "price", "rice", "cancer", "canned", "candle", "coats", "cots", "fist", "list", "lists", "lost", "last", "first", "fast", "past", "east", "test", "tests", "text", "texts", "word", "words", "work", "works", "worked", "world", "train", "trains", "trained", "rain", "brain", "grain", "drain", "tram", "time", "times", "tine", "timer", "tired", "hour", "hours", "your", "four", "tour", "pour", "hose", "house", "houses", "horse", "much", "such", "many", "money", "month", "months", "mouth", "south", "north", "both", "bath", "path", "math", "maths", "patch", "match", "catch", "watch", "batch", "reach", "teach", "each", "beach", "bench", "branch", "launch", "lunch", "ranch", "inch", "rich", "which", "while", "white", "write", "wrote", "quote", "quite", "quiet", "quit", "suit", "suite", "some", "same", "sane", "seem", "seen", "send", "sent", "cent", "cents", "cell", "cells", "call", "calls", "tall", "fall", "fill", "file", "files", "fine", "find", "kind", "mind", "mine", "nine", "line", "lines", "lake", "make", "made", "male", "mail", "main", "maid", "paid", "said", "sail", "same", "know", "knew", "known", "now", "show", "shows", "shown", "slow", "slower", "flow", "grow", "grown", "crown", "brown", "down", "town", "room", "rooms", "root", "roots", "boot", "boots", "foot", "food", "good", "goods", "mood", "moon", "soon", "noon", "book", "books", "cook", "look", "took", "hook", "wood", "would", "could", "should", "shoulder", "needs", "need", "feed", "feel", "fuel", "full", "fully", "pull", "push", "rush", "brush", "crash", "cash", "wash", "dash", "flash", "class", "glass", "grass", "pass", "passes", "gas", "gases", "cases", "case", "base", "bases", "least", "lease", "leave", "leaf", "lead", "leads", "read", "reads", "ready", "real", "really", "reel", "meal", "deal", "deals", "dear", "near", "nearly", "year", "years", "clear", "cleared", "cluster", "clutter", "chapter", "charter", "charge", "change", "changes", "chance", "chances", "choose", "chose", "course", "source", "sources", "force", "forces", "fork", "forks", "from", "form", "forms", "farm", "farms", "fame", "frame", "frames", "name", "names"]
-)
-"""Words that are not slips of others."""
