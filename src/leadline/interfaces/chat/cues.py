@@ -39,6 +39,12 @@ def options() -> tuple[str, ...]:
     return tuple(_file("cues")["options"])
 
 
+def table(name: str) -> Mapping[str, str]:
+    """Return a table of words."""
+    rows: Mapping[str, str] = _file("words")[name]
+    return rows
+
+
 @cache
 def words(name: str) -> frozenset[str]:
     """Return a list of words."""

@@ -19,6 +19,8 @@ JOB_TOOLS = ("jobs", "logs", "explain", "cancel")
 LIMITS = ("deadline_s", "budget", "currency", "risk")
 """Arguments that only some of the workload's tools have."""
 KEPT = {"estimate": (), "fit": ("risk",), "recommend": LIMITS}
+MOST_UNKNOWN = 3
+"""Words of a question that may be unknown, or a quarter of them."""
 NOT_UNDERSTOOD = (
     "I did not understand this. Ask for the time, memory or cost of a workload, whether it fits, where to run it, or "
     "for systems, devices, jobs, logs, runs, models or campaigns."
@@ -61,11 +63,22 @@ def understand(text: str, before: ToolCall | None, systems: Collection[str]) -> 
     return question.call() or Refusal(NOT_UNDERSTOOD)
 
 
+def _request_sentences(text: str) -> list[tuple[int, int]]:
+    """Return begin and end of the sentences that ask or order something, or say how; of all if there are none."""
+    sentences = [(match.start(), match.end()) for match in re.finditer(r"\S.*?(?:[.!?]+(?=\s|$)|$)", text)]
+    return [(begin, end) for begin, end in sentences if cues.says("request", text[begin:end])] or sentences
+
+
 class _Question:
-    """A question at work."""
+    """A question at work.
+
+    Names and options may stand anywhere in it. Cues and durations count only in the sentences that make the request.
+    """
 
     def __init__(self, text: str, before: ToolCall | None, systems: Collection[str]) -> None:
         self.text = text
+        self.sentences = _request_sentences(text)
+        self.asked = self._requested(text)
         self.before = before
         self.reading = Reading(text)
         self.command = read_command(self.reading) if cues.says("submit", text) else ()
@@ -80,7 +93,7 @@ class _Question:
         self.budget = self._budget()
         read_workload_options(self.reading)
         self.places = read_places(self.reading, systems)
-        self.spans = list(read_spans(self.reading))
+        self.spans = [(at, seconds) for at, seconds in read_spans(self.reading) if self._is_requested(at)]
         if not about_jobs and "workload" not in self.reading.slots:
             self.jobs = read_jobs(self.reading, said=False)
         self.values, self.vary = self._parameters()
@@ -88,8 +101,15 @@ class _Question:
             self.reading.put("workload", self.jobs[0], 0)
 
     def says(self, cue: str) -> bool:
-        """Tell whether the whole question matches a cue."""
-        return cues.says(cue, self.text)
+        """Tell whether the request matches a cue."""
+        return cues.says(cue, self.asked)
+
+    def _requested(self, text: str) -> str:
+        """Return the request's sentences of a text that is as long as the question."""
+        return " ".join(text[begin:end] for begin, end in self.sentences)
+
+    def _is_requested(self, at: int) -> bool:
+        return any(begin <= at < end for begin, end in self.sentences)
 
     def impossible(self) -> str:
         """Return why no tool can do what the question orders; empty if it orders nothing of the kind."""
@@ -97,17 +117,40 @@ class _Question:
             return "I predict time, memory and cost, and not how good a model becomes."
         if self.says("operation") and not self.jobs and not self.says("cancel") and "workload" not in self.reading.slots:
             return "I do not know how a system is doing today."
-        if self.says("impossible") and not self.submits:
+        follows = self.before is not None and self.before.tool in WORKLOAD_TOOLS and self._has_new_values()
+        asks_to_fit = "workload" in self.reading.slots and self.says("fit")
+        if self.says("impossible") and not (self.submits or follows or asks_to_fit):
             return "None of my tools can do this; I predict, recommend, show, submit and cancel."
         return ""
+
+    def _has_new_values(self) -> bool:
+        """Tell whether the question names places, options or limits of a workload."""
+        return bool(self.places or self.spans or self.budget or self.risk or self.reading.slots)
 
     def call(self) -> ToolCall | None:
         """Return the call, or None if no tool is certain."""
         for attempt in (self._submit, self._cancel, self._about_jobs, self._lists, self._about_workload, self._shows,
                         self._follow_up):  # fmt: skip
             if (found := attempt()) is not None:
-                return found
+                return found if self._is_certain(found) else None
         return None
+
+    def _is_certain(self, call: ToolCall) -> bool:
+        """Tell whether nothing in the question speaks against a call.
+
+        The name of a workload is a strong sign. Other questions must consist of words that such questions have, and an
+        order must not speak of the consent that it needs.
+        """
+        if call.tool in WORKLOAD_TOOLS:
+            return True
+        options = set(self.reading.slots) - {"phase"}
+        if call.tool in ("systems", "devices") and (options or self.spans or self.budget or self.says("submit")):
+            return False
+        if call.tool in ("submit", "cancel") and cues.says("consent", self.text):
+            return False
+        words = re.findall(r"[^\W\d_][\w']+", self._requested(self.reading.text).lower())
+        unknown = [word for word in words if word not in cues.words("known")]
+        return len(unknown) <= max(MOST_UNKNOWN, len(words) / 4)
 
     # Jobs
 
@@ -357,7 +400,7 @@ class _Question:
     def _risk(self) -> float | None:
         for cue in ("risk", "certainty", "percent"):
             for match in self.reading.take_in_order(cue):
-                is_share = "." in match[1] and float(match[1]) < 1 and "%" not in match[0]
+                is_share = "." in match[1] and float(match[1]) < 1 and not cues.says("percent-sign", match[0])
                 value = float(match[1]) / (1 if is_share else 100)
                 return round(1 - value if cue == "certainty" else value, 6)
         for match in self.reading.take("odds"):

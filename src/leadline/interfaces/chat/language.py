@@ -5,46 +5,61 @@ from functools import cache
 
 from leadline.interfaces.chat import cues
 
-NUMBER_WORDS = {
-    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11,
-    "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18,
-    "nineteen": 19, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80,
-    "ninety": 90,
+UNITS = {
+    "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
+    "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16, "seventeen": 17,
+    "eighteen": 18, "nineteen": 19, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70,
+    "eighty": 80, "ninety": 90,
 }  # fmt: skip
 SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "k": 1000, "m": 10**6, "dozen": 12}
-COUNTED = (
-    r"(?:gpus?|cards?|nodes?|cores?|cpus?|days?|hours?|hrs?|weeks?|minutes?|mins?|epochs?|pass(?:es)?|percent|%|"
-    r"attempts?|tr(?:y|ies)|workers?|samples?|hundred|thousand|million|dozen|in \d)"
-)
-"""Words that make ``one`` a number."""
-
-_TENS = re.compile(r"\b(twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)[- ](one|two|three|four|five|six|seven|eight|nine)\b")
 _WORD = re.compile(r"(?<![\w./:@-])[A-Za-z]{4,}(?![\w./:@-]*[\w/])")
+_UNIT, _SCALE = "|".join(UNITS), "hundred|thousand|million|dozen"
+_NUMERAL = re.compile(
+    rf"(?<![\w-])(?:an? (?={_SCALE}))?(?:{_UNIT}|{_SCALE})"
+    rf"(?:(?:[ -]|(?<=hundred) and |(?<=thousand) and |(?<=million) and | point )(?:{_UNIT}|{_SCALE})\b)*(?!\w)",
+    re.IGNORECASE,
+)
+_PLAIN = {"’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": " - ", "…": "...", "×": "x"}
 
 
 def normal(text: str) -> str:
-    """Return the text with plain quotes and dashes, digits for number words, and corrected words."""
-    for special, plain in {"’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": " - ", "…": "...", "×": "x"}.items():
+    """Return the text with plain quotes and dashes, whole words, digits for numerals, and corrected words."""
+    for special, plain in _PLAIN.items():
         text = text.replace(special, plain)
+    for short, long in cues.table("abbreviations").items():
+        text = re.sub(rf"(?<![\w./-])(?:{short})(?![\w./-])", long, text, flags=re.IGNORECASE)
     text = _WORD.sub(lambda match: corrected(match[0], cues.words("vocabulary")), " ".join(text.split()))
     return with_digits(re.sub(r"(?<![\w.])(\d+)[xX*](?=[A-Za-z])", r"\1 x ", text))
 
 
 def with_digits(text: str) -> str:
-    """Return the text with digits instead of number words: ``two hundred`` becomes ``200``."""
-    units = {"one": 1, **NUMBER_WORDS}
-    text = _TENS.sub(lambda match: str(units[match[1].lower()] + units[match[2].lower()]), text)
-    text = re.sub(rf"\bone(?=[ -]{COUNTED}\b)", "1", text, flags=re.IGNORECASE)
-    text = re.sub(r"(?<=\b(?:bs|of|is) )one\b|(?<=\bbatch )one\b|(?<=\bsize )one\b|(?<=\brank )one\b|(?<=\battempt )one\b", "1", text,
-                  flags=re.IGNORECASE)  # fmt: skip
+    """Return the text with digits instead of numerals: ``two hundred`` becomes ``200``.
+
+    A lone ``one`` is often no number, and stays unless something is counted.
+    """
     text = re.sub(r"\bhalf an epoch\b", "0.5 epochs", text, flags=re.IGNORECASE)
-    text = re.sub(r"\ban?(?= (?:hundred|thousand|million|dozen)\b)", "1", text, flags=re.IGNORECASE)
-    text = re.sub(rf"\b({'|'.join(NUMBER_WORDS)})\b", lambda match: str(units[match[1].lower()]), text,
-                  flags=re.IGNORECASE)  # fmt: skip
+    text = cues.pattern("counted-one").sub("1", text)
+    text = _NUMERAL.sub(lambda match: match[0] if match[0].lower() == "one" else whole(_value(match[0])), text)
     return re.sub(
-        r"\b(\d+(?:\.\d+)?) (hundred|thousand|million|dozen)\b",
+        rf"(?<![\w.-])(\d+(?:\.\d+)?) ({_SCALE})\b",
         lambda match: whole(float(match[1]) * SCALES[match[2].lower()]), text, flags=re.IGNORECASE,
     )  # fmt: skip
+
+
+def _value(numeral: str) -> float:
+    """Return the value of a numeral such as ``a hundred and fifty`` or ``one point two million``."""
+    total, current, decimals = 0.0, 0.0, 0
+    for word in re.findall(r"[a-z]+", numeral.lower()):
+        if word in UNITS:
+            decimals *= 10
+            current += UNITS[word] / (decimals or 1)
+        elif word == "point":
+            decimals = 1
+        elif word in SCALES:
+            current, decimals = max(current, 1) * SCALES[word], 0
+            if SCALES[word] >= 1000:
+                total, current = total + current, 0.0
+    return total + current
 
 
 def number(digits: str, scale: str | None = None) -> float:

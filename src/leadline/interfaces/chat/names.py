@@ -45,6 +45,7 @@ def read_places(reading: Reading, systems: Collection[str]) -> list[tuple[str, s
 
 def _device(text: str) -> str:
     name = re.sub(r"\s?(?:gpus?|cards?|accelerators?|instances?)$", "", text, flags=re.IGNORECASE)
+    name = re.sub(r"(?<=\d)s$", "", name) if not re.search("[lL]40s$", name) else name
     name = re.sub(r"^(?:nvidia|amd|tesla|geforce|google|instinct)[ -]", "", name, flags=re.IGNORECASE)
     return name.replace("(", "").replace(")", "").strip()
 
