@@ -85,17 +85,17 @@ class _Question:
         self.submits = bool(self.command) or (before is not None and before.tool == "submit")
         read_workload(self.reading)
         self.words = self.reading.text
-        for match in self.reading.take("negated", all_of_them=True) if before is not None else ():
-            del match  # what is not wanted any more
+        unwanted = self.reading.take("negated", all_of_them=True) if before is not None else ()
+        self.unwanted = " ".join(match[0].lower() for match in unwanted)
         about_jobs = self._may_name_jobs()
-        self.jobs = read_jobs(self.reading, said=True) if about_jobs else []
+        self.jobs = read_jobs(self.reading, systems, said=True) if about_jobs else []
         self.risk = self._risk()
         self.budget = self._budget()
         read_workload_options(self.reading)
-        self.places = read_places(self.reading, systems)
+        self.places = read_places(self.reading, systems, self._is_requested)
         self.spans = [(at, seconds) for at, seconds in read_spans(self.reading) if self._is_requested(at)]
         if not about_jobs and "workload" not in self.reading.slots:
-            self.jobs = read_jobs(self.reading, said=False)
+            self.jobs = read_jobs(self.reading, systems, said=False)
         self.values, self.vary = self._parameters()
         if self.jobs and (self.values or self.vary) and "workload" not in self.reading.slots:
             self.reading.put("workload", self.jobs[0], 0)
@@ -107,6 +107,11 @@ class _Question:
     def _requested(self, text: str) -> str:
         """Return the request's sentences of a text that is as long as the question."""
         return " ".join(text[begin:end] for begin, end in self.sentences)
+
+    def _left_of_request(self) -> str:
+        """Return what no cue took of the sentences that ask or order something."""
+        asking = [(begin, end) for begin, end in self.sentences if cues.says("asking", self.text[begin:end])]
+        return " ".join(self.reading.text[begin:end] for begin, end in asking or self.sentences)
 
     def _is_requested(self, at: int) -> bool:
         return any(begin <= at < end for begin, end in self.sentences)
@@ -141,14 +146,14 @@ class _Question:
         The name of a workload is a strong sign. Other questions must consist of words that such questions have, and an
         order must not speak of the consent that it needs.
         """
-        if call.tool in WORKLOAD_TOOLS:
+        if call.tool in WORKLOAD_TOOLS and not (self.values or self.vary):
             return True
-        options = set(self.reading.slots) - {"phase"}
+        options = set(self.reading.slots) - ({"phase", "precision"} if call.tool == "devices" else {"phase"})
         if call.tool in ("systems", "devices") and (options or self.spans or self.budget or self.says("submit")):
             return False
         if call.tool in ("submit", "cancel") and cues.says("consent", self.text):
             return False
-        words = re.findall(r"[^\W\d_][\w']+", self._requested(self.reading.text).lower())
+        words = re.findall(r"[^\W\d_][\w']+", self._left_of_request().lower())
         unknown = [word for word in words if word not in cues.words("known")]
         return len(unknown) <= max(MOST_UNKNOWN, len(words) / 4)
 
@@ -191,7 +196,8 @@ class _Question:
         if not self.says("cancel") or self.says("why") or "workload" in self.reading.slots:
             return None
         if self.jobs:
-            return ToolCall("cancel", {"jobs": self.jobs})
+            also = [self._job_before()] if self._job_before() and self.says("it") and self.says("also") else []
+            return ToolCall("cancel", {"jobs": [*also, *self.jobs]})
         if self.says("all-jobs"):
             return ToolCall("cancel", {"all": True})
         job = self._job_before()
@@ -205,7 +211,8 @@ class _Question:
         return self.before.arguments.get("job", "") or (jobs[0] if len(jobs) == 1 else "")
 
     def _about_jobs(self) -> ToolCall | None:
-        if "workload" in self.reading.slots:
+        follows = self.before is not None and self.before.tool in WORKLOAD_TOOLS
+        if "workload" in self.reading.slots or (follows and self.reading.slots):
             return None
         named = self._about_named()
         if named is not None:
@@ -329,12 +336,18 @@ class _Question:
         if "budget" in before.arguments and "budget" not in new:
             new |= self._other_currency()
         tool = before.tool if "currency" in new else self._workload_tool(new, before.tool)
-        if not new and (bare := cues.pattern("number").search(self.reading.text)) and before.focus:
-            new[before.focus] = tidy(number(bare[1], bare[2]))
+        if bare := cues.pattern("number").search(self.reading.text):
+            if not new and before.focus:
+                new[before.focus] = tidy(number(bare[1], bare[2]))
+            elif "deadline_s" in new and "budget" in before.arguments and "budget" not in new:
+                new["budget"] = tidy(number(bare[1], bare[2]))
         cued = self._workload_tool({}, "")
         if not tool or not (new or tool != before.tool or cued or self.says("again")):
             return None
         kept = {name: value for name, value in before.arguments.items() if name not in LIMITS or name in KEPT[tool]}
+        kept["on"] = [place for place in kept.get("on", ()) if place.lower() not in self.unwanted]
+        if not kept["on"]:
+            del kept["on"]
         if "on" in new and "on" in kept and self.says("also") and not self.says("instead"):
             new["on"] = [*kept["on"], *(place for place in new["on"] if place not in kept["on"])]
         if "generate" in kept and "seq" in new and "seq" not in kept:

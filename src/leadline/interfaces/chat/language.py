@@ -19,6 +19,7 @@ _NUMERAL = re.compile(
     rf"(?:(?:[ -]|(?<=hundred) and |(?<=thousand) and |(?<=million) and | point )(?:{_UNIT}|{_SCALE})\b)*(?!\w)",
     re.IGNORECASE,
 )
+_SCALED = re.compile(rf"(?<![\w.-])(\d+(?:\.\d+)?) ({_SCALE})\b", re.IGNORECASE)
 _PLAIN = {"’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": " - ", "…": "...", "×": "x"}
 
 
@@ -27,7 +28,7 @@ def normal(text: str) -> str:
     for special, plain in _PLAIN.items():
         text = text.replace(special, plain)
     for short, long in cues.table("abbreviations").items():
-        text = re.sub(rf"(?<![\w./-])(?:{short})(?![\w./-])", long, text, flags=re.IGNORECASE)
+        text = re.sub(rf"(?<![\w./-])(?:{short})(?![\w/-])", long, text, flags=re.IGNORECASE)
     text = _WORD.sub(lambda match: corrected(match[0], cues.words("vocabulary")), " ".join(text.split()))
     return with_digits(re.sub(r"(?<![\w.])(\d+)[xX*](?=[A-Za-z])", r"\1 x ", text))
 
@@ -39,11 +40,8 @@ def with_digits(text: str) -> str:
     """
     text = re.sub(r"\bhalf an epoch\b", "0.5 epochs", text, flags=re.IGNORECASE)
     text = cues.pattern("counted-one").sub("1", text)
-    text = _NUMERAL.sub(lambda match: match[0] if match[0].lower() == "one" else whole(_value(match[0])), text)
-    return re.sub(
-        rf"(?<![\w.-])(\d+(?:\.\d+)?) ({_SCALE})\b",
-        lambda match: whole(float(match[1]) * SCALES[match[2].lower()]), text, flags=re.IGNORECASE,
-    )  # fmt: skip
+    text = _SCALED.sub(lambda match: whole(float(match[1]) * SCALES[match[2].lower()]), text)
+    return _NUMERAL.sub(lambda match: match[0] if match[0].lower() == "one" else whole(_value(match[0])), text)
 
 
 def _value(numeral: str) -> float:

@@ -1,7 +1,7 @@
 """Read names from a question: workloads, places, jobs, runs, models, campaigns and commands."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from leadline.core.documents import split_command
 from leadline.core.errors import InvalidInput
@@ -17,8 +17,16 @@ def read_workload(reading: Reading) -> None:
             return
 
 
-def read_places(reading: Reading, systems: Collection[str]) -> list[tuple[str, str]]:
-    """Return the places in the order of the text, each with its kind: device, system or local."""
+def read_places(
+    reading: Reading, systems: Collection[str], is_requested: Callable[[int], bool]
+) -> list[tuple[str, str]]:
+    """Return the places in the order of the text, each with its kind: device, system or local.
+
+    Args:
+        reading: the text.
+        systems: names of the systems in the catalog.
+        is_requested: tells whether a position is in the request, where other systems and this machine count.
+    """
     found: list[tuple[int, str, str]] = []
     names = "|".join(map(re.escape, sorted({*systems, *cues.words("outside")}, key=len, reverse=True)))
     named = re.compile(rf"(?<![\w/.-])(?:the )?({names})('s)?(?::([\w-]+))?(?:'s)?(?![\w/])(?!-\w)", re.IGNORECASE)
@@ -30,9 +38,11 @@ def read_places(reading: Reading, systems: Collection[str]) -> list[tuple[str, s
     for match in reading.take("device-name", all_of_them=True):
         found.append((match.start(), _device(match[0]), "device"))
     for match in reading.take("local", all_of_them=True):
-        found.append((match.start(), "local", "local"))
+        if is_requested(match.start()):
+            found.append((match.start(), "local", "local"))
     for match in reading.take("unknown-place"):
-        if match[1].lower() not in cues.words("no-names") and match[1][:1].isupper():
+        is_name = match[1].lower() not in cues.words("no-names") and match[1][:1].isupper()
+        if is_name and is_requested(match.start()):
             found.append((match.start(), match[1], "system"))
         else:
             reading.give_back(match)
@@ -50,11 +60,12 @@ def _device(text: str) -> str:
     return name.replace("(", "").replace(")", "").strip()
 
 
-def read_jobs(reading: Reading, *, said: bool) -> list[str]:
+def read_jobs(reading: Reading, systems: Collection[str], *, said: bool) -> list[str]:
     """Return the names and ids of jobs in the order of the text.
 
     Args:
         reading: The text.
+        systems: names that are those of systems.
         said: Whether the sentence is about a job, so that a bare number may be its id.
     """
     found: list[tuple[int, str]] = []
@@ -66,7 +77,11 @@ def read_jobs(reading: Reading, *, said: bool) -> list[str]:
             found.append((match.start(), match[1]))
     for cue in ("quoted", "name", *(("job-id", "numbered") if said else ())):
         for match in reading.take(cue, all_of_them=True):
-            found.append((match.start(), match[1] if match.re.groups else match[0]))
+            name = match[1] if match.re.groups else match[0]
+            if name.lower() in {system.lower() for system in systems}:
+                reading.give_back(match)
+            else:
+                found.append((match.start(), name))
     return list(dict.fromkeys(name for _, name in sorted(found)))
 
 
