@@ -19,6 +19,9 @@ JOB_TOOLS = ("jobs", "logs", "explain", "cancel")
 LIMITS = ("deadline_s", "budget", "currency", "risk")
 """Arguments that only some of the workload's tools have."""
 KEPT = {"estimate": (), "fit": ("risk",), "recommend": LIMITS}
+_SENTENCE = re.compile(r"\S.*?(?:[.!?]+(?=\s|$)|$)")
+SHORT = 2
+"""Sentences of a question without much context."""
 MOST_UNKNOWN = 3
 """Words of a question that may be unknown, or a quarter of them."""
 NOT_UNDERSTOOD = (
@@ -65,7 +68,7 @@ def understand(text: str, before: ToolCall | None, systems: Collection[str]) -> 
 
 def _request_sentences(text: str) -> list[tuple[int, int]]:
     """Return begin and end of the sentences that ask or order something, or say how; of all if there are none."""
-    sentences = [(match.start(), match.end()) for match in re.finditer(r"\S.*?(?:[.!?]+(?=\s|$)|$)", text)]
+    sentences = [(match.start(), match.end()) for match in _SENTENCE.finditer(text)]
     return [(begin, end) for begin, end in sentences if cues.says("request", text[begin:end])] or sentences
 
 
@@ -109,7 +112,9 @@ class _Question:
         return " ".join(text[begin:end] for begin, end in self.sentences)
 
     def _left_of_request(self) -> str:
-        """Return what no cue took of the sentences that ask or order something."""
+        """Return what no cue took of a short question, or of the sentences that ask or order something."""
+        if len(_SENTENCE.findall(self.text)) <= SHORT:
+            return self.reading.text
         asking = [(begin, end) for begin, end in self.sentences if cues.says("asking", self.text[begin:end])]
         return " ".join(self.reading.text[begin:end] for begin, end in asking or self.sentences)
 
