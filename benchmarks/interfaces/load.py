@@ -18,10 +18,10 @@ import psutil
 
 from benchmarks.results import BenchmarkRow, at_most
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.plane import Attempt, Job, Place, Policy
+from leadline.core.plane import Attempt, EventKind, Job, Place, Policy
 from leadline.core.runs import Measurement, Run
 from leadline.execution.clock import iso_utc
-from leadline.execution.plane.journal import EventKind, PlaneJournal, attempt_event
+from leadline.execution.plane.journal import PlaneJournal, attempt_event
 from leadline.history.sqlite import SqliteHistory
 
 READERS, JOBS, RUNS = 200, 10_000, 100_000
@@ -74,7 +74,10 @@ def load_rows(folder: Path, *, quick: bool = False) -> list[BenchmarkRow]:
 def fill(folder: Path, jobs: int, runs: int) -> None:
     """Fill the journal and the history of a data folder."""
     rng, now_s = random.Random(1), time.time()  # noqa: S311 - not secret
-    place, request = Place("Pitzer", "gpu"), ResourceSpec(cores_per_task=4, memory_bytes_per_node=2**34, walltime_s=7200.0)
+    place, request = (
+        Place("Pitzer", "gpu"),
+        ResourceSpec(cores_per_task=4, memory_bytes_per_node=2**34, walltime_s=7200.0),
+    )
     path = folder / "leadline" / "plane" / "journal.sqlite"
     path.parent.mkdir(parents=True)
     made, attempts = [], []

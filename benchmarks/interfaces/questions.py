@@ -12,7 +12,8 @@ from typing import Any
 
 from benchmarks.results import BenchmarkRow, at_least
 from leadline.app.composition import user_catalog
-from leadline.interfaces.chat.grammar import Refusal, ToolCall, understand
+from leadline.interfaces.chat.grammar import Refusal, understand
+from leadline.interfaces.chat.question import ToolCall
 
 FOLDER = Path(__file__).with_name("questions")
 UNDERSTOOD_PERCENT, REFUSED_PERCENT = 90.0, 98.0
@@ -70,12 +71,18 @@ def rows() -> list[BenchmarkRow]:
     measured = []
     for kind in ("held-out", "development"):
         files = sorted(FOLDER.glob(f"{kind}-*.toml"))
-        judged = [one for file in files for one in judge(tomllib.loads(file.read_text(encoding="utf-8"))["question"], systems)]
+        judged = [
+            one for file in files for one in judge(tomllib.loads(file.read_text(encoding="utf-8"))["question"], systems)
+        ]
         asked = [one for one in judged if "refuse" not in one.question]
         rest = [one for one in judged if "refuse" in one.question]
         held_out = kind == "held-out"
         measured += [
-            _row(f"chat without a model, {kind}: right in tool and arguments", asked, UNDERSTOOD_PERCENT if held_out else None),
+            _row(
+                f"chat without a model, {kind}: right in tool and arguments",
+                asked,
+                UNDERSTOOD_PERCENT if held_out else None,
+            ),
             _row(f"chat without a model, {kind}: others refused", rest, REFUSED_PERCENT if held_out else None),
         ]
     return measured
@@ -83,7 +90,11 @@ def rows() -> list[BenchmarkRow]:
 
 def _row(name: str, judged: Sequence[Judged], target: float | None) -> BenchmarkRow:
     share = 100.0 * sum(one.right for one in judged) / max(len(judged), 1)
-    how = f"{len({one.question.get('intent') for one in judged})} intents" if "refuse" not in judged[0].question else _kinds(judged)
+    how = (
+        f"{len({one.question.get('intent') for one in judged})} intents"
+        if "refuse" not in judged[0].question
+        else _kinds(judged)
+    )
     if target is None:
         return BenchmarkRow(name, share, "%", n=len(judged), how=how)
     return at_least(name, share, target, "%", n=len(judged), how=how)

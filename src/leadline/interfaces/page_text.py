@@ -73,7 +73,9 @@ def request(resources: Document) -> str:
     nodes, gpus, walltime_s = resources["nodes"], resources["gpus_per_node"], resources["walltime_s"]
     parts = [f"{nodes} node{'s' if nodes > 1 else ''}"]
     if gpus:
-        parts.append(f"{gpus} GPU{'s' if gpus > 1 else ''} each" if nodes > 1 else f"{gpus} GPU{'s' if gpus > 1 else ''}")
+        parts.append(
+            f"{gpus} GPU{'s' if gpus > 1 else ''} each" if nodes > 1 else f"{gpus} GPU{'s' if gpus > 1 else ''}"
+        )
     if resources["memory_bytes_per_node"]:
         parts.append(format_bytes(resources["memory_bytes_per_node"]))
     return ", ".join([*parts, format_clock(walltime_s)] if walltime_s else parts)
@@ -140,7 +142,9 @@ def front_points(options: Sequence[Document], currency: str) -> list[dict[str, A
         for row, option in enumerate(options, 1)
         if option["estimate"]["cost"] and option["estimate"]["elapsed_s"] and option["estimate"]["currency"] == currency
     ]  # fmt: skip
-    return sorted((point for point in points if point["cost"] > 0 and math.isfinite(point["time"])), key=lambda one: one["time"])
+    return sorted(
+        (point for point in points if point["cost"] > 0 and math.isfinite(point["time"])), key=lambda one: one["time"]
+    )
 
 
 def forecast_errors(runs: Sequence[Document]) -> dict[str, Any]:

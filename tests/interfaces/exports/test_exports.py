@@ -114,13 +114,33 @@ def test_an_option_that_is_not_there_is_one_sentence(recommendation):
 
 @pytest.mark.parametrize("form", list(snippets.FORMS))
 def test_the_command_writes_a_snippet(folder, capsys, form):
-    assert main(["export", form, "--run", "python fit.py", "--", "recommend", "config.json", "--on", "Ascend", "--steps", "9"]) == 0
+    assert (
+        main(
+            [
+                "export",
+                form,
+                "--run",
+                "python fit.py",
+                "--",
+                "recommend",
+                "config.json",
+                "--on",
+                "Ascend",
+                "--steps",
+                "9",
+            ]
+        )
+        == 0
+    )
     assert "python fit.py" in capsys.readouterr().out.replace("['python', 'fit.py']", "python fit.py")
 
 
 def test_a_report_is_one_file_without_links_and_escapes_names(folder, capsys):
     pytest.importorskip("jinja2")
-    assert main(["export", "report", "--to", "r.html", "--", "estimate", "config.json", "--on", "T4", "--on", "Ascend"]) == 0
+    assert (
+        main(["export", "report", "--to", "r.html", "--", "estimate", "config.json", "--on", "T4", "--on", "Ascend"])
+        == 0
+    )
     html = (folder / "r.html").read_text()
     assert "src=" not in html
     assert "http" not in re.sub(r'xmlns="[^"]*"', "", html)

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from leadline.core.documents import to_json
 from leadline.core.errors import LeadlineError
 from leadline.core.frozen import Frozen
-from leadline.interfaces.chat.grammar import Refusal, ToolCall, understand
+from leadline.interfaces.chat.grammar import Refusal, understand
+from leadline.interfaces.chat.question import ToolCall
 from leadline.interfaces.chat.numbers import unfounded_numbers
 from leadline.interfaces.tools import Tool
 
@@ -155,7 +156,9 @@ class Conversation:
 
     def _run(self, name: str, arguments: Mapping[str, Any]) -> Iterator[Part]:
         if self._tools[name].acts and not self._agrees(name, arguments):
-            yield Part(PartKind.NOTE, f"You did not agree, so nothing was done: {name} {to_json(dict(arguments), indent=0)}")
+            yield Part(
+                PartKind.NOTE, f"You did not agree, so nothing was done: {name} {to_json(dict(arguments), indent=0)}"
+            )
             return
         try:
             line, text = self._answering(name, arguments)

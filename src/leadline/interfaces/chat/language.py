@@ -94,10 +94,13 @@ def _is_slip(word: str, known: str) -> bool:
         return False
     if len(word) == len(known):
         wrong = [at for at, (one, other) in enumerate(zip(word, known, strict=True)) if one != other]
-        swapped = len(wrong) == 2 and wrong[1] == wrong[0] + 1 and word[wrong[0]] == known[wrong[1]] \
+        swapped = (
+            len(wrong) == 2
+            and wrong[1] == wrong[0] + 1
+            and word[wrong[0]] == known[wrong[1]]
             and word[wrong[1]] == known[wrong[0]]
+        )
         return swapped or (len(wrong) == 1 and len(word) >= 8)
     longer, shorter = sorted((word, known), key=len, reverse=True)
     # Another ending is another form of a word.
     return len(longer) >= 5 and any(longer[:at] + longer[at + 1 :] == shorter for at in range(len(longer) - 1))
-

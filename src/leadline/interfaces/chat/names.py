@@ -33,24 +33,21 @@ def read_places(
     for match in reading.take_patterns([named], all_of_them=True):
         partition = match[3] or ""
         found.append((match.start(), f"{match[1]}:{partition}" if partition else match[1], "system"))
-    for match in reading.take("slurm-place", all_of_them=True):
-        found.append((match.start(), match[0], "system"))
-    for match in reading.take("device-name", all_of_them=True):
-        found.append((match.start(), _device(match[0]), "device"))
-    for match in reading.take("local", all_of_them=True):
-        if is_requested(match.start()):
-            found.append((match.start(), "local", "local"))
+    found += [(match.start(), match[0], "system") for match in reading.take("slurm-place", all_of_them=True)]
+    devices = reading.take("device-name", all_of_them=True)
+    found += [(match.start(), _device(match[0]), "device") for match in devices]
+    here = [match.start() for match in reading.take("local", all_of_them=True)]
+    found += [(at, "local", "local") for at in here if is_requested(at)]
     for match in reading.take("unknown-place"):
         is_name = match[1].lower() not in cues.words("no-names") and match[1][:1].isupper()
         if is_name and is_requested(match.start()):
             found.append((match.start(), match[1], "system"))
         else:
             reading.give_back(match)
-    places: list[tuple[str, str]] = []
+    first: dict[tuple[str, str], tuple[str, str]] = {}
     for _, name, kind in sorted(found):
-        if (name.lower(), kind) not in {(one.lower(), of) for one, of in places}:
-            places.append((name, kind))
-    return places
+        first.setdefault((name.lower(), kind), (name, kind))
+    return list(first.values())
 
 
 def _device(text: str) -> str:
@@ -71,7 +68,11 @@ def read_jobs(reading: Reading, systems: Collection[str], *, said: bool) -> list
     found: list[tuple[int, str]] = []
     for match in reading.take("job-name", all_of_them=True):
         plain = match[1].isalpha() and not match[0].lower().startswith("jobs")
-        if (match[1].isalpha() and not plain) or match[1].lower() in cues.words("no-names") or match[1].endswith(("ing", "ed", "'s")):
+        if (
+            (match[1].isalpha() and not plain)
+            or match[1].lower() in cues.words("no-names")
+            or match[1].endswith(("ing", "ed", "'s"))
+        ):
             reading.give_back(match)
         else:
             found.append((match.start(), match[1]))

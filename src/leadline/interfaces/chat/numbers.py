@@ -27,6 +27,8 @@ def _is_founded(text: str, value: float, known: Sequence[float]) -> bool:
     # Half a unit of the last digit; of 12,000 two zeros may be rounded.
     digits = text.replace(",", "")
     zeros = len(digits) - len(digits.rstrip("0")) if not decimals else 0
-    most_off = 0.5000001 * 10.0 ** (max(0, min(zeros, 2, len(digits) - 2)) - decimals) if zeros < len(digits) - 1 else 0.5
+    most_off = (
+        0.5000001 * 10.0 ** (max(0, min(zeros, 2, len(digits) - 2)) - decimals) if zeros < len(digits) - 1 else 0.5
+    )
     return any(abs(one / factor - value) <= most_off or abs(one * factor - value) <= most_off
                for one in known for factor in FACTORS)  # fmt: skip

@@ -35,7 +35,9 @@ class CommandRunner(Frozen):
         Raises:
             LeadlineError: the workload cannot be used, or the command failed; the message is its own.
         """
-        subject = find_subject(arguments["workload"], self.folder, scripts=self.scripts) if "workload" in arguments else ()
+        subject = (
+            find_subject(arguments["workload"], self.folder, scripts=self.scripts) if "workload" in arguments else ()
+        )
         words = command_line(tool, arguments, subject)
         yes = ["--yes"] if tool in ("submit", "cancel") else []
         ended = run_process(

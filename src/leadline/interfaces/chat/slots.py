@@ -69,8 +69,8 @@ class Reading:
 def read_spans(reading: Reading) -> Iterator[tuple[int, float]]:
     """Yield place and seconds of every duration in the text, and take them."""
     for match in reading.take("clock", all_of_them=True):
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        yield match.start(), days * DAY_S + hours * HOUR_S + minutes * MINUTE_S + seconds
+        days, hours, minutes, rest_s = (int(part or 0) for part in match.groups())
+        yield match.start(), days * DAY_S + hours * HOUR_S + minutes * MINUTE_S + rest_s
     for match in reading.take("and-a-half", all_of_them=True):
         yield match.start(), (int(match[1]) + 0.5) * UNIT_S[match[2][0].lower()]
     for match in reading.take("span", all_of_them=True):

@@ -1,7 +1,7 @@
 """``leadline chat``: ask in your own words."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ def _system_message() -> str:
     return SYSTEM_MESSAGE
 
 
-def _questions():  # noqa: ANN202 - a generator of strings
+def _questions() -> Iterator[str]:
     if sys.stdin.isatty():
         print_note(HELP)
     while True:

@@ -38,4 +38,6 @@ def mcp(*, http: bool, port: int, token_file: Path | None, allow_submit: bool, a
         mcp_server.run_on_stdio(settings)
         return
     settings = WebSettings(read_token(token_file), Path.cwd(), allow_submit=allow_submit, allow_scripts=allow_scripts)
-    serve(settings, "127.0.0.1", port, lambda address: print_note(f"the tools are at {address}"), mcp_server.http_app, "/mcp")
+    serve(
+        settings, "127.0.0.1", port, lambda address: print_note(f"the tools are at {address}mcp"), mcp_server.http_app
+    )  # fmt: skip

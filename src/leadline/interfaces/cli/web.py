@@ -45,4 +45,5 @@ def web(
         "" if no_token else read_token(token_file), Path.cwd(), (*defaults.hosts, *allow_host), root_path.rstrip("/"),
         allow_submit, allow_scripts,
     )  # fmt: skip
-    serve(settings, host, port, lambda address: print_note(f"Leadline is at {address}"))
+    shown = f"?token={settings.token}" if settings.token else ""
+    serve(settings, host, port, lambda address: print_note(f"Leadline is at {address}{shown}"))

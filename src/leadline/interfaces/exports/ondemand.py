@@ -12,12 +12,16 @@ FILES = {
         "description: Time, memory and cost of AI jobs before they run.\n"
     ),
     "form.yml.erb": (
-        '---\ncluster: "{cluster}"\nattributes:\n  bc_num_hours:\n    label: "Hours"\n    value: 2\n    min: 1\n    max: 12\n'
+        '---\ncluster: "{cluster}"\nattributes:\n'
+        '  bc_num_hours:\n    label: "Hours"\n    value: 2\n    min: 1\n    max: 12\n'
         '  folder:\n    label: "Folder with your workloads"\n    value: "<%= Dir.home %>"\n'
         '  allow_submit:\n    widget: check_box\n    label: "Submit and cancel jobs, too"\n    value: 0\n'
         "form:\n  - bc_num_hours\n  - folder\n  - allow_submit\n"
     ),
-    "submit.yml.erb": '---\nbatch_connect:\n  template: basic\nscript:\n  native:\n    - "--cpus-per-task=2"\n    - "--mem=4G"\n',
+    "submit.yml.erb": (
+        "---\nbatch_connect:\n  template: basic\n"
+        'script:\n  native:\n    - "--cpus-per-task=2"\n    - "--mem=4G"\n'
+    ),
     "template/before.sh.erb": (
         "# Open OnDemand passes port and password to the page that connects.\n"
         "port=$(find_port)\npassword=$(create_passwd 32)\n"
@@ -27,10 +31,12 @@ FILES = {
     "template/script.sh.erb": (
         '#!/usr/bin/env bash\ncd "<%= context.folder %>" || exit 1\n'
         'exec {leadline} web --host 0.0.0.0 --port "$port" --token-file "$token_file" \\\n'
-        '  --root-path "/node/$(hostname)/$port" --allow-host "{host}" <%= context.allow_submit == "1" ? "--allow-submit" : "" %>\n'
+        '  --root-path "/node/$(hostname)/$port" --allow-host "{host}" \\\n'
+        '  <%= context.allow_submit == "1" ? "--allow-submit" : "" %>\n'
     ),
     "view.html.erb": (
-        '<a class="btn btn-primary" target="_blank" href="/node/<%= host %>/<%= port %>/?token=<%= password %>">Open Leadline</a>\n'
+        '<a class="btn btn-primary" target="_blank"'
+        ' href="/node/<%= host %>/<%= port %>/?token=<%= password %>">Open Leadline</a>\n'
     ),
     "README.md": (
         "# Leadline on Open OnDemand\n\nCopy this folder to `~/ondemand/dev/leadline`, or for all users to\n"

@@ -57,7 +57,10 @@ def _rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             return [{**option, "place": f"{option['system']}:{option['partition']}"} for option in document["options"]]
         case other:
             raise InvalidInput(f"a report shows an estimate or a recommendation, and this is {other}")
-    return [{"estimate": one, "place": format_place(one["target"]["system"], one["target"]["partition"])} for one in estimates]
+    return [
+        {"estimate": one, "place": format_place(one["target"]["system"], one["target"]["partition"])}
+        for one in estimates
+    ]
 
 
 def _bars(rows: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, str]]:

@@ -112,7 +112,8 @@ def submitit(request: Request) -> str:
         f"for attempt in range({RETRIES + 1}):\n"
         f"    more = {GROWTH} ** attempt\n"
         "    executor.update_parameters(\n"
-        f'        slurm_partition="{request.partition}", nodes={request.nodes}, tasks_per_node={request.tasks_per_node},\n'
+        f'        slurm_partition="{request.partition}", nodes={request.nodes},\n'
+        f"        tasks_per_node={request.tasks_per_node},\n"
         f"        cpus_per_task={request.cores}, {gpus}mem_gb=int({request.memory_mib / 1024:.1f} * more) + 1,\n"
         f"        timeout_min=int({request.minutes} * more),\n"
         "    )\n"
@@ -128,7 +129,9 @@ def submitit(request: Request) -> str:
 
 def skypilot(request: Request) -> str:
     """Return a task for SkyPilot, which chooses the cloud."""
-    accelerators = f"  accelerators: {sky_name(request.device)}:{request.gpus_per_node}\n" if request.gpus_per_node else ""
+    accelerators = (
+        f"  accelerators: {sky_name(request.device)}:{request.gpus_per_node}\n" if request.gpus_per_node else ""
+    )
     return (
         f"# sky launch task.yaml; the job needs about {request.minutes} minutes\n"
         f"num_nodes: {request.nodes}\n"
@@ -148,7 +151,9 @@ def sky_name(device: str) -> str:
     kept = [word for word in words if word not in ("SXM", "SXM2", "SXM4", "SXM5", "PCIe", "SXM3")]
     name = kept[0] if kept else device
     with_size = {("A100", "80GB"): "A100-80GB", ("V100", "32GB"): "V100-32GB"}
-    return with_size.get((name, kept[1] if len(kept) > 1 else ""), name if name not in ("RTX", "GTX") else "".join(kept[:2]))
+    return with_size.get(
+        (name, kept[1] if len(kept) > 1 else ""), name if name not in ("RTX", "GTX") else "".join(kept[:2])
+    )
 
 
 def _python(text: str) -> str:

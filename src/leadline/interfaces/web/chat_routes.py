@@ -30,7 +30,10 @@ def chat_routes(settings: WebSettings, pages: Pages) -> APIRouter:
 
     @router.get("/chat")
     async def chat_page(request: Request) -> Response:
-        who = "A grammar reads your questions, no language model. It changes nothing: submit and cancel with leadline chat."
+        who = (
+            "A grammar reads your questions, no language model. "
+            "It changes nothing: submit and cancel with leadline chat."
+        )
         return pages.show("chat.html", request, who=who)
 
     @router.post("/chat/ask")

@@ -222,7 +222,9 @@ async def _options(pages: Pages, request: Request) -> Document:
 
 def _whole_node_cost(option: Document) -> str:
     """Return the cost of whole nodes for the expected time, as a beginner would ask for them; empty if unknown."""
-    cost = whole_node_cost(option["system"], option["partition"], option["resources"]["nodes"], option["estimate"]["elapsed_s"]["point"])
+    cost = whole_node_cost(
+        option["system"], option["partition"], option["resources"]["nodes"], option["estimate"]["elapsed_s"]["point"]
+    )
     return "" if cost is None else money(cost, option["estimate"]["currency"])
 
 
@@ -234,7 +236,11 @@ async def _memory(pages: Pages, request: Request) -> Document:
     report = await pages.ask("fit", arguments)
     report = report["fits"][0] if isinstance(report.get("fits"), list) else report
     series = _series(report)
-    return {"report": report, "series": series, "peak": max((sum(m["held_bytes"].values()) for m in report["moments"]), default=0)}
+    return {
+        "report": report,
+        "series": series,
+        "peak": max((sum(m["held_bytes"].values()) for m in report["moments"]), default=0),
+    }
 
 
 def _series(report: Document) -> Document | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from leadline.app import settings as folders
 from leadline.core.errors import InvalidInput
@@ -39,14 +40,21 @@ def read_token(file: Path | None) -> str:
     return token
 
 
-def serve(settings: WebSettings, host: str, port: int, announce: Callable[[str], None]) -> None:
+def serve(
+    settings: WebSettings,
+    host: str,
+    port: int,
+    announce: Callable[[str], None],
+    make: Callable[[WebSettings], ASGIApp] = create_app,
+) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
         settings: Settings; the host's name is added to ``hosts``.
         host: Address to listen on.
         port: TCP port; 0 for any free one.
-        announce: Called with the address to open, once the server listens.
+        announce: Called with the address, once the server listens.
+        make: Makes the application.
 
     Raises:
         InvalidInput: no token for an address that others reach, or the port cannot be used.
@@ -57,10 +65,8 @@ def serve(settings: WebSettings, host: str, port: int, announce: Callable[[str],
         bound = listener.getsockname()[1]
         names = tuple(dict.fromkeys((*settings.hosts, host, socket.gethostname(), socket.getfqdn())))
         shown = "localhost" if host in (*LOOPBACK, "0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
-        announce(
-            f"http://{shown}:{bound}{settings.root_path}/" + (f"?token={settings.token}" if settings.token else "")
-        )
-        app = create_app(replace(settings, hosts=names))
+        announce(f"http://{shown}:{bound}{settings.root_path}/")
+        app = make(replace(settings, hosts=names))
         # The log would hold the token of the first request.
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S,
                                 server_header=False, root_path="")  # fmt: skip

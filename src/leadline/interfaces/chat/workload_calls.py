@@ -1,0 +1,112 @@
+"""Calls about workloads: estimate, fit and recommend."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from leadline.interfaces.chat.language import tidy
+from leadline.interfaces.chat.question import WORKLOAD_TOOLS, Question, ToolCall
+from leadline.interfaces.chat.slots import read_samples
+
+LIMITS = ("deadline_s", "budget", "currency", "risk")
+"""Arguments that only some of the workload's tools have."""
+KEPT = {"estimate": (), "fit": ("risk",), "recommend": LIMITS}
+
+
+def workload_call(question: Question) -> ToolCall | None:
+    """Return a call about the workload that the question names."""
+    if not question.has_workload:
+        return None
+    new = _arguments(question)
+    tool = _tool(question, new, "")
+    return _call(question, tool, new) if tool else None
+
+
+def follow_up_call(question: Question) -> ToolCall | None:
+    """Return a call about the workload of the question before."""
+    before = question.before
+    if before is None or not question.follows(*WORKLOAD_TOOLS) or question.says("off-topic"):
+        return None
+    new = _changes(question, before)
+    tool = before.tool if "currency" in new else _tool(question, new, before.tool)
+    is_cued = tool != before.tool or bool(_tool(question, {}, "")) or question.says("again")
+    if not tool or not (new or is_cued):
+        return None
+    kept = {name: value for name, value in before.arguments.items() if _has(tool, name)}
+    places = [place for place in kept.pop("on", ()) if place.lower() not in question.unwanted]
+    if "on" in new and question.says("also") and not question.says("instead"):
+        places += [place for place in new["on"] if place not in places]
+    else:
+        places = new.get("on", places)
+    if "generate" in kept and "seq" in new and "seq" not in kept:
+        new["generate"] = new.pop("seq")
+    if new.get("phase") == kept.get("phase"):
+        new.pop("phase", None)
+    focus = next(reversed(new), "")
+    return _call(question, tool, {**kept, **new, **({"on": places} if places else {})}, focus)
+
+
+def _changes(question: Question, before: ToolCall) -> dict[str, Any]:
+    """Return the arguments that the question changes, also by a bare number or by words such as twice."""
+    new = _arguments(question) or _scaled(question, before.arguments)
+    has_budget = "budget" in before.arguments
+    if has_budget and "budget" not in new:
+        new |= _other_currency(question)
+    bare = question.bare_number()
+    if bare is not None and not new and before.focus:
+        new[before.focus] = bare
+    elif bare is not None and has_budget and "deadline_s" in new and "budget" not in new:
+        new["budget"] = bare
+    return new
+
+
+def _has(tool: str, argument: str) -> bool:
+    return argument not in LIMITS or argument in KEPT[tool]
+
+
+def _call(question: Question, tool: str, arguments: Mapping[str, Any], focus: str = "") -> ToolCall:
+    places = question.reading.places
+    last = focus or max(places, key=places.__getitem__, default="")
+    allowed = {name: value for name, value in arguments.items() if _has(tool, name)}
+    return ToolCall(tool, allowed, last if last != "workload" else "")
+
+
+def _tool(question: Question, new: Mapping[str, Any], before: str) -> str:
+    """Return the tool for a question about a workload."""
+    if question.says("fit") and not question.says("memory-only"):
+        return "fit"
+    if question.says("recommend") or "budget" in new or "deadline_s" in new:
+        return "recommend"
+    if question.says("estimate"):
+        return "estimate"
+    return before or ("estimate" if len(new) > 1 and not question.says("off-topic") else "")
+
+
+def _arguments(question: Question) -> dict[str, Any]:
+    """Return the arguments of a workload's tools that the question says."""
+    gpus, _ = question.gpus()
+    read_samples(question.reading)
+    deadlines = [*question.spans, *(float(seconds) for seconds, _ in question.reading.take_values("deadlines"))]
+    said: dict[str, Any] = {
+        **question.reading.slots, "on": [name for name, _ in question.places], "gpus": gpus, "values": question.values,
+        "vary": question.vary,
+    }  # fmt: skip
+    said["phase"] = "training" if question.trains else None
+    if "generate" in said or (question.infers and not question.trains):
+        said["phase"] = "inference"
+    said |= {**question.budget, "deadline_s": deadlines[-1] if deadlines else None, "risk": question.risk}
+    return {name: value for name, value in said.items() if value not in (None, [], {})}
+
+
+def _scaled(question: Question, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an argument of the question before, made twice or half as large."""
+    factors = [float(value) for value, _ in question.reading.take_values("twice")]
+    said = [name for name, _ in question.reading.take_values("scaled")]
+    names = [name for name in said if isinstance(before.get(name), int | float)]
+    return {names[0]: tidy(before[names[0]] * factors[0])} if factors and names else {}
+
+
+def _other_currency(question: Question) -> dict[str, Any]:
+    bare = question.bare_number()
+    for currency, _ in question.reading.take_values("currencies"):
+        return {**({} if bare is None else {"budget": bare}), "currency": currency}
+    return {}
