@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.results import BenchmarkRow, at_least
 from leadline.app.composition import user_catalog
 from leadline.interfaces.chat.grammar import Refusal, understand
+from leadline.interfaces.chat.intent import Learned
 from leadline.interfaces.chat.question import ToolCall
 
 FOLDER = Path(__file__).with_name("questions")
@@ -48,17 +49,21 @@ def comparable(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def judge(questions: Sequence[Question], systems: Sequence[str]) -> list[Judged]:
+def call_before(question: Question, by_id: Mapping[str, Question], focus: str = "") -> ToolCall | None:
+    """Return the right call of the question that a follow-up comes after."""
+    before = by_id.get(question.get("after", ""), {})
+    return ToolCall(before["tool"], before.get("arguments", {}), focus) if "tool" in before else None
+
+
+def judge(questions: Sequence[Question], systems: Sequence[str], model: Learned | None = None) -> list[Judged]:
     """Ask all questions; a follow-up comes after the right call of the question before it."""
     by_id = {question["id"]: question for question in questions}
     judged: list[Judged] = []
     focus: dict[str, str] = {}
     for question in questions:
-        before = by_id.get(question.get("after", ""))
-        call = None
-        if before is not None and "tool" in before:
-            call = ToolCall(before["tool"], before.get("arguments", {}), focus.get(before["id"], ""))
-        understood = understand(question["text"], call, systems)
+        before = question.get("after", "")
+        call = call_before(question, by_id, focus.get(before, ""))
+        understood = understand(question["text"], call, systems, model)
         if isinstance(understood, ToolCall):
             focus[question["id"]] = understood.focus
         judged.append(Judged(question, understood))

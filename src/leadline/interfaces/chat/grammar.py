@@ -5,13 +5,24 @@ no tool answers for certain is refused: a wrong answer is worse than none.
 """
 
 from collections.abc import Collection
+from functools import partial
 
 from leadline.core.frozen import Frozen
 from leadline.interfaces.chat import cues
-from leadline.interfaces.chat.job_calls import cancel_call, job_call, list_call, named_call, show_call, submit_call
+from leadline.interfaces.chat.intent import REFUSED, Learned, learned, likely_tool
+from leadline.interfaces.chat.job_calls import (
+    cancel_arguments,
+    explain_arguments,
+    history_arguments,
+    jobs_arguments,
+    logs_arguments,
+    named_arguments,
+    place_arguments,
+    submit_arguments,
+)
 from leadline.interfaces.chat.language import normal
 from leadline.interfaces.chat.question import WORKLOAD_TOOLS, Question, ToolCall
-from leadline.interfaces.chat.workload_calls import follow_up_call, workload_call
+from leadline.interfaces.chat.workload_calls import workload_call
 
 MOST_UNKNOWN = 3
 """Words of a question that may be unknown, or a quarter of them."""
@@ -19,11 +30,6 @@ NOT_UNDERSTOOD = (
     "I did not understand this. Ask for the time, memory or cost of a workload, whether it fits, where to run it, or "
     "for systems, devices, jobs, logs, runs, models or campaigns."
 )
-READERS = (
-    submit_call, cancel_call, named_call, job_call, list_call, workload_call, show_call, follow_up_call,
-)  # fmt: skip
-"""The first that returns a call decides."""
-
 
 class Refusal(Frozen):
     """Why a question is not answered, as a sentence for its user."""
@@ -31,21 +37,39 @@ class Refusal(Frozen):
     why: str
 
 
-def understand(text: str, before: ToolCall | None, systems: Collection[str]) -> ToolCall | Refusal:
+def understand(
+    text: str, before: ToolCall | None, systems: Collection[str], model: Learned | None = None
+) -> ToolCall | Refusal:
     """Return what a question asks for.
 
     Args:
         text: The question.
         before: The call of the question before it in the conversation, which it may refer to.
         systems: Names of the systems in the catalog.
+        model: What was learned from questions; by default the stored model.
     """
+    model = model or learned()
     if cues.says("injection", text):
         return Refusal("This asks me to leave my rules. I answer with the tools only, and change nothing unasked.")
     question = Question(normal(text), before, systems)
     if why := _why_impossible(question):
         return Refusal(why)
-    call = next(filter(None, (read(question) for read in READERS)), None)
-    return call if call is not None and _is_certain(call, question) else Refusal(NOT_UNDERSTOOD)
+    tool = likely_tool(question, model)
+    call = None if tool == REFUSED else _call(tool, question)
+    return call if call is not None and _is_certain(call, question, model.known) else Refusal(NOT_UNDERSTOOD)
+
+
+def _call(tool: str, question: Question) -> ToolCall | None:
+    """Return the call with its arguments; None if the question lacks one that it needs."""
+    if tool in WORKLOAD_TOOLS:
+        return workload_call(question, tool)
+    arguments = {
+        "submit": submit_arguments, "cancel": cancel_arguments, "jobs": jobs_arguments, "logs": logs_arguments,
+        "explain": explain_arguments, "history": history_arguments,
+        "models": partial(named_arguments, noun="model"), "campaigns": partial(named_arguments, noun="campaign"),
+        "systems": partial(place_arguments, kind="system"), "devices": partial(place_arguments, kind="device"),
+    }[tool](question)  # fmt: skip
+    return None if arguments is None else ToolCall(tool, arguments)
 
 
 def _why_impossible(question: Question) -> str:
@@ -62,7 +86,7 @@ def _why_impossible(question: Question) -> str:
     return ""
 
 
-def _is_certain(call: ToolCall, question: Question) -> bool:
+def _is_certain(call: ToolCall, question: Question, known: Collection[str]) -> bool:
     """Tell whether nothing in the question speaks against a call.
 
     The name of a workload is a strong sign. Other questions must consist of words that such questions have, and an
@@ -77,5 +101,5 @@ def _is_certain(call: ToolCall, question: Question) -> bool:
     if call.tool in ("submit", "cancel") and cues.says("consent", question.text):
         return False
     words = question.left_words()
-    unknown = [word for word in words if word not in cues.words("known")]
+    unknown = [word for word in words if word not in known]
     return len(unknown) <= max(MOST_UNKNOWN, len(words) / 4)

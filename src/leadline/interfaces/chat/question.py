@@ -129,11 +129,13 @@ class Question:
         match = cues.pattern("number").search(self.reading.text)
         return tidy(number(match[1], match[2])) if match else None
 
+    def left_of_request(self) -> str:
+        """Return what no pattern took of the request's sentences."""
+        return " ".join(self.reading.text[slice(*at)] for at in self._requests)
+
     def left_words(self) -> list[str]:
         """Return the words that no pattern took: of a short question, or of the sentences that ask or order."""
-        sentences = self._requests
-        if not self._is_short:
-            sentences = [at for at in sentences if cues.says("asking", self.text[slice(*at)])] or sentences
+        sentences = [at for at in self._requests if cues.says("asking", self.text[slice(*at)])] or self._requests
         left = self.reading.text if self._is_short else " ".join(self.reading.text[slice(*at)] for at in sentences)
         return re.findall(r"[^\W\d_][\w']+", left.lower())
 

@@ -12,25 +12,14 @@ LIMITS = ("deadline_s", "budget", "currency", "risk")
 KEPT = {"estimate": (), "fit": ("risk",), "recommend": LIMITS}
 
 
-def workload_call(question: Question) -> ToolCall | None:
-    """Return a call about the workload that the question names."""
-    if not question.has_workload:
+def workload_call(question: Question, tool: str) -> ToolCall | None:
+    """Return a call about the workload that the question names, or about that of the question before."""
+    if question.has_workload:
+        return _call(question, tool, _arguments(question))
+    if question.before is None or not question.follows(*WORKLOAD_TOOLS):
         return None
-    new = _arguments(question)
-    tool = _tool(question, new, "")
-    return _call(question, tool, new) if tool else None
-
-
-def follow_up_call(question: Question) -> ToolCall | None:
-    """Return a call about the workload of the question before."""
     before = question.before
-    if before is None or not question.follows(*WORKLOAD_TOOLS) or question.says("off-topic"):
-        return None
     new = _changes(question, before)
-    tool = before.tool if "currency" in new else _tool(question, new, before.tool)
-    is_cued = tool != before.tool or bool(_tool(question, {}, "")) or question.says("again")
-    if not tool or not (new or is_cued):
-        return None
     kept = {name: value for name, value in before.arguments.items() if _has(tool, name)}
     places = [place for place in kept.pop("on", ()) if place.lower() not in question.unwanted]
     if "on" in new and question.says("also") and not question.says("instead"):
@@ -68,17 +57,6 @@ def _call(question: Question, tool: str, arguments: Mapping[str, Any], focus: st
     last = focus or max(places, key=places.__getitem__, default="")
     allowed = {name: value for name, value in arguments.items() if _has(tool, name)}
     return ToolCall(tool, allowed, last if last != "workload" else "")
-
-
-def _tool(question: Question, new: Mapping[str, Any], before: str) -> str:
-    """Return the tool for a question about a workload."""
-    if question.says("fit") and not question.says("memory-only"):
-        return "fit"
-    if question.says("recommend") or "budget" in new or "deadline_s" in new:
-        return "recommend"
-    if question.says("estimate"):
-        return "estimate"
-    return before or ("estimate" if len(new) > 1 and not question.says("off-topic") else "")
 
 
 def _arguments(question: Question) -> dict[str, Any]:
