@@ -76,12 +76,14 @@ def _why_impossible(question: Question) -> str:
     """Return why no tool can do what the question orders; empty if it orders nothing of the kind."""
     if question.says("quality") and question.has_workload and not question.says("measured"):
         return "I predict time, memory and cost, and not how good a model becomes."
-    if question.says("operation") and not (question.jobs or question.says("cancel") or question.has_workload):
+    if question.says("operation") and not (
+        question.jobs or question.has_workload or question.says("cancel") or question.follows(*WORKLOAD_TOOLS)
+    ):
         return "I do not know how a system is doing today."
     submits = bool(question.command) or question.follows("submit")
     changes = question.follows(*WORKLOAD_TOOLS) and question.has_values
     asks_to_fit = question.has_workload and question.says("fit")
-    if question.says("impossible") and not (submits or changes or asks_to_fit):
+    if question.says("impossible") and not (submits or changes or asks_to_fit or question.says("history")):
         return "None of my tools can do this; I predict, recommend, show, submit and cancel."
     return ""
 

@@ -20,6 +20,14 @@ _NUMERAL = re.compile(
     re.IGNORECASE,
 )
 _SCALED = re.compile(rf"(?<![\w.-])(\d+(?:\.\d+)?) ({_SCALE})\b", re.IGNORECASE)
+_FRACTIONS = tuple(
+    (re.compile(pattern, re.IGNORECASE), replacement)
+    for pattern, replacement in (
+        (r"\bhalf an epoch\b", "0.5 epochs"), (r"\bhalf a million\b", "500000"),
+        (r"\b(?:a )?quarter of a million\b", "250000"), (r"(?<![\w.,])(\d{1,3}) 000\b", r"\g<1>000"),
+        (r"\b(?:one|1) and a half\b", "1.5"), (r"\b(?:two|2) and a half\b", "2.5"), (r"\b(\d+) and a half\b", r"\g<1>.5"),
+    )
+)  # fmt: skip
 _PLAIN = {"’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": " - ", "…": "...", "×": "x"}
 
 
@@ -38,7 +46,8 @@ def with_digits(text: str) -> str:
 
     A lone ``one`` is often no number, and stays unless something is counted.
     """
-    text = re.sub(r"\bhalf an epoch\b", "0.5 epochs", text, flags=re.IGNORECASE)
+    for pattern, replacement in _FRACTIONS:
+        text = pattern.sub(replacement, text)
     text = cues.pattern("counted-one").sub("1", text)
     text = _SCALED.sub(lambda match: whole(float(match[1]) * SCALES[match[2].lower()]), text)
     return _NUMERAL.sub(lambda match: match[0] if match[0].lower() == "one" else whole(_value(match[0])), text)

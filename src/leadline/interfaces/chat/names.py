@@ -65,6 +65,7 @@ def read_jobs(reading: Reading, systems: Collection[str], *, said: bool) -> list
         systems: names that are those of systems.
         said: Whether the sentence is about a job, so that a bare number may be its id.
     """
+    named: list[tuple[int, str]] = []
     found: list[tuple[int, str]] = []
     for match in reading.take("job-name", all_of_them=True):
         plain = match[1].isalpha() and not match[0].lower().startswith("jobs")
@@ -75,7 +76,7 @@ def read_jobs(reading: Reading, systems: Collection[str], *, said: bool) -> list
         ):
             reading.give_back(match)
         else:
-            found.append((match.start(), match[1]))
+            named.append((match.start(), match[1]))
     for cue in ("quoted", "name", *(("job-id", "numbered") if said else ())):
         for match in reading.take(cue, all_of_them=True):
             name = match[1] if match.re.groups else match[0]
@@ -83,12 +84,12 @@ def read_jobs(reading: Reading, systems: Collection[str], *, said: bool) -> list
                 reading.give_back(match)
             else:
                 found.append((match.start(), name))
-    return list(dict.fromkeys(name for _, name in sorted(found)))
+    return list(dict.fromkeys(name for _, name in [*named, *sorted(found)]))
 
 
-def read_command(reading: Reading) -> Sequence[str]:
-    """Return the command of a submission as words; empty without one."""
-    for cue in ("quoted-command", "command"):
+def read_command(reading: Reading, *, quoted: bool) -> Sequence[str]:
+    """Return the command of a submission as words, or only a ``quoted`` one; empty without one."""
+    for cue in ("quoted-command",) if quoted else ("quoted-command", "command"):
         for match in reading.take(cue):
             try:
                 return split_command(match[1].rstrip(",."), label="command")

@@ -55,10 +55,12 @@ class Question:
         self.before = before
         sentences = [(match.start(), match.end()) for match in _SENTENCE.finditer(text)]
         self._is_short = len(sentences) <= SHORT
-        self._requests = [at for at in sentences if cues.says("request", text[slice(*at)])] or sentences
+        requests = [] if self._is_short else [at for at in sentences if cues.says("request", text[slice(*at)])]
+        self._requests = requests or sentences
         self._asked = " ".join(text[slice(*at)] for at in self._requests)
         self.reading = Reading(text)
-        self.command = read_command(self.reading) if cues.says("submit", text) else ()
+        submits = cues.says("submit", text)
+        self.command = read_command(self.reading, quoted=not submits) if submits or self.follows("submit") else ()
         read_workload(self.reading)
         self._beside_workload = self.reading.text
         unwanted = self.reading.take("negated", all_of_them=True) if before is not None else ()

@@ -93,7 +93,9 @@ def read_workload_options(reading: Reading) -> None:
     """Read the options of a workload but its GPUs, which depend on the places."""
     for name in cues.options():
         for value, match in reading.take_values("options", name):
-            reading.put(name, _option(value, match), match.start())
+            # Contexts come in powers of two, answers do not.
+            kind = "count" if name == "generate" else value
+            reading.put(name, _option(kind, match), match.start())
             break
     if reading.says("qlora"):
         reading.put("quantize", "4bit", 0)

@@ -30,7 +30,7 @@ def workload_call(question: Question, tool: str) -> ToolCall | None:
         new["generate"] = new.pop("seq")
     if new.get("phase") == kept.get("phase"):
         new.pop("phase", None)
-    focus = next(reversed(new), "")
+    focus = next((name for name in reversed(new) if name != "currency"), "")
     return _call(question, tool, {**kept, **new, **({"on": places} if places else {})}, focus)
 
 
@@ -41,7 +41,10 @@ def _changes(question: Question, before: ToolCall) -> dict[str, Any]:
     if has_budget and "budget" not in new:
         new |= _other_currency(question)
     bare = question.bare_number()
-    if bare is not None and not new and before.focus:
+    if "samples" in new and "samples" not in before.arguments and before.focus == "batch":
+        new["batch"] = new.pop("samples")
+    focused = before.arguments.get(before.focus)
+    if bare is not None and not new and isinstance(focused, int | float) and not isinstance(focused, bool):
         new[before.focus] = bare
     elif bare is not None and has_budget and "deadline_s" in new and "budget" not in new:
         new["budget"] = bare
@@ -54,7 +57,7 @@ def _has(tool: str, argument: str) -> bool:
 
 def _call(question: Question, tool: str, arguments: Mapping[str, Any], focus: str = "") -> ToolCall:
     places = question.reading.places
-    last = focus or max(places, key=places.__getitem__, default="")
+    last = focus or max(places, key=places.__getitem__, default="") or ("budget" if "budget" in arguments else "")
     allowed = {name: value for name, value in arguments.items() if _has(tool, name)}
     return ToolCall(tool, allowed, last if last != "workload" else "")
 
