@@ -37,9 +37,11 @@ Asked = tuple[Question, str]
 def ask(questions: Sequence[Mapping[str, Any]], systems: Sequence[str]) -> list[Asked]:
     """Return the questions of a set, each after the right call of the one before."""
     by_id = {question["id"]: question for question in questions}
+    # Orders that would skip the user's consent are refused by their own cues; their tools are no other class.
     return [
         (Question(normal(question["text"]), call_before(question, by_id), systems), question.get("tool", ""))
         for question in questions
+        if question.get("refuse") != "injection"
     ]
 
 
