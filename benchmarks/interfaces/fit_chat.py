@@ -73,7 +73,7 @@ def main() -> None:
     asked = {name: ask(questions, systems) for name, questions in sets.items()}
     if not parser.parse_args().cross_validate:
         model = fit([one for questions in asked.values() for one in questions])
-        document = msgspec.json.encode(msgspec.structs.replace(model, known=set(sorted(model.known))), order="sorted")
+        document = msgspec.json.encode(model, order="sorted")
         write_atomically(FILE, document.decode() + "\n")
         return
     for name, questions in sets.items():

@@ -61,7 +61,8 @@ def load_rows(folder: Path, *, quick: bool = False) -> list[BenchmarkRow]:
     return [
         at_most("page, 95th percentile", p95_ms, LATEST_MS, "ms", n=len(times_s),
                 how=f"{readers} readers with an event stream each, {jobs:,} jobs, {runs:,} runs; by page: {each}"),
-        at_most("pages that failed under load", len(load.failures), 0, "pages", n=len(times_s), how="; ".join(load.failures[:3])),
+        at_most("pages that failed under load", len(load.failures), 0, "pages", n=len(times_s),
+                how="; ".join(load.failures[:3])),
         at_most("growth of the server's memory", 100 * (after / before - 1), GROWTH_PERCENT, "%",
                 n=len(load.memory_bytes), how=f"median of the second half to the first; {after / 2**20:.0f} MiB"),
         BenchmarkRow("events sent to the readers", load.events, "events", n=readers),
@@ -87,13 +88,14 @@ def fill(folder: Path, jobs: int, runs: int) -> None:
         spec = JobSpec(f"train-{rng.randrange(50)}", ("python", "train.py"), request, system="Pitzer", partition="gpu")
         state = JobState.COMPLETED if ended else JobState.PENDING
         made.append(Job(key, spec, Policy((place,)), state=state, created_at=at))
-        attempts.append(Attempt(f"a{number:05}", key, 1, place, request, batch=f"a{number:05}", scheduler_id=str(1000 + number),
-                                state=JobState.COMPLETED if ended else JobState.RUNNING, noted_at=at, submitted_at=at,
-                                started_at=at, ended_at=at if ended else None))  # fmt: skip
+        attempts.append(Attempt(f"a{number:05}", key, 1, place, request, batch=f"a{number:05}",
+                                scheduler_id=str(1000 + number), noted_at=at, submitted_at=at, started_at=at,
+                                state=JobState.COMPLETED if ended else JobState.RUNNING,
+                                ended_at=at if ended else None))  # fmt: skip
     with PlaneJournal(path) as journal:
         journal.add(made)
-        journal.write(jobs=made, attempts=attempts,
-                      events=[attempt_event(EventKind.STATE, one, {"state": one.state.value}) for one in attempts])  # fmt: skip
+        events = [attempt_event(EventKind.STATE, attempt, {"state": attempt.state.value}) for attempt in attempts]
+        journal.write(jobs=made, attempts=attempts, events=events)
     SqliteHistory(folder / "leadline" / "history.sqlite").add_all(
         Run(f"r-{number:06}", made[number % jobs].spec, JobState.COMPLETED, iso_utc(now_s - 30.0 * number),
             measured={"elapsed_s": Measurement(rng.uniform(60, 7200), "s", "wrapper")})

@@ -61,7 +61,8 @@ def test_a_call_has_the_document_as_text_and_structured(folder):
     [
         ("devices", {"nam": "T4"}, "unknown field"), ("devices", {"name": "no such"}, "unknown device"),
         ("estimate", {"workload": "../../etc/passwd"}, "outside"), ("submit", {"command": ["x"]}, "there is no tool"),
-        ("estimate", {"workload": "config.json", "batch": "many"}, "batch"), ("estimate", {"workload": "x.py"}, "sandbox"),
+        ("estimate", {"workload": "config.json", "batch": "many"}, "batch"),
+        ("estimate", {"workload": "x.py"}, "sandbox"),
     ],
 )  # fmt: skip
 def test_a_call_that_cannot_be_answered_is_an_error_that_says_why(folder, tool, arguments, why):

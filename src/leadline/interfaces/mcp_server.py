@@ -29,8 +29,8 @@ from leadline.interfaces.web.settings import WebSettings
 
 INSTRUCTIONS = (
     "Leadline predicts time, memory and cost of AI jobs on HPC systems before they run, recommends systems, and "
-    "manages jobs. Quote numbers with their interval and source as the tools give them, and say unknown where they do. Ask the "
-    "user before you submit or cancel."
+    "manages jobs. Quote numbers with their interval and source as the tools give them, and say unknown where they do. "
+    "Ask the user before you submit or cancel."
 )
 
 

@@ -24,7 +24,7 @@ class ScriptedModel:
         self.rounds = list(rounds)
         self.told = []
 
-    def stream(self, messages, tools):
+    def stream(self, messages, tools):  # noqa: ARG002 - as a model has it
         self.told.append([dict(message) for message in messages])
         yield from self.rounds.pop(0) if self.rounds else ["done"]
 
@@ -39,7 +39,7 @@ class Desk:
         self.ran.append((tool, dict(arguments)))
         return f"leadline {tool}", self.text
 
-    def agree(self, tool, arguments):
+    def agree(self, tool, arguments):  # noqa: ARG002 - as the conversation calls it
         self.asked.append(tool)
         return self.agrees
 
@@ -69,9 +69,11 @@ def test_a_number_that_no_tool_gave_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "arguments", "why"),
     [
-        ("rm", {"path": "/"}, "no tool"), ("devices", {"name": 3}, "name: expected"), ("devices", {"shell": "rm -rf /"}, "unknown field"),
+        ("rm", {"path": "/"}, "no tool"), ("devices", {"name": 3}, "name: expected"),
+        ("devices", {"shell": "rm -rf /"}, "unknown field"),
         ("estimate", {}, "workload"), ("estimate", {"workload": "config.json", "batch": -1}, "batch"),
-        ("estimate", {"workload": "x" * 5000}, "workload"), ("devices", ["T4"], ""), ("logs", {"job": "a", "lines": 10**9}, "lines"),
+        ("estimate", {"workload": "x" * 5000}, "workload"), ("devices", ["T4"], ""),
+        ("logs", {"job": "a", "lines": 10**9}, "lines"),
     ],
 )  # fmt: skip
 def test_a_malformed_call_is_refused_and_nothing_runs(tmp_path, name, arguments, why):
@@ -112,7 +114,7 @@ def test_a_model_that_calls_on_and_on_is_stopped(tmp_path):
 
 def test_a_refusal_of_the_tool_reaches_the_model_and_the_user(tmp_path):
     class Refusing(Desk):
-        def answer(self, tool, arguments):
+        def answer(self, tool, arguments):  # noqa: ARG002 - as the conversation calls it
             raise InvalidInput("config.json is missing: name another file")
 
     model = ScriptedModel([Call("estimate", {"workload": "config.json"})], ["It is missing."])

@@ -100,15 +100,15 @@ def test_nextflow_keeps_the_shells_dollar(recommendation):
 
 @pytest.mark.parametrize(
     ("device", "name"),
-    [("A100 SXM4 80GB", "A100-80GB"), ("A100 SXM4 40GB", "A100"), ("V100 SXM2 32GB", "V100-32GB"), ("H100 SXM5 80GB", "H100"),
-     ("T4", "T4"), ("L40S", "L40S"), ("RTX 6000 Ada", "RTX6000")],
+    [("A100 SXM4 80GB", "A100-80GB"), ("A100 SXM4 40GB", "A100"), ("V100 SXM2 32GB", "V100-32GB"),
+     ("H100 SXM5 80GB", "H100"), ("T4", "T4"), ("L40S", "L40S"), ("RTX 6000 Ada", "RTX6000")],
 )  # fmt: skip
 def test_skypilot_has_its_own_names(device, name):
     assert snippets.sky_name(device) == name
 
 
 def test_an_option_that_is_not_there_is_one_sentence(recommendation):
-    with pytest.raises(InvalidInput, match="has .* options, and number 99 is asked for"):
+    with pytest.raises(InvalidInput, match=r"has .* options, and number 99 is asked for"):
         snippets.request_of(json.loads(json.dumps(recommendation, default=str)), ["x"], 99)
 
 

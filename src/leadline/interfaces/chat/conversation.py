@@ -9,8 +9,8 @@ from leadline.core.documents import to_json
 from leadline.core.errors import LeadlineError
 from leadline.core.frozen import Frozen
 from leadline.interfaces.chat.grammar import Refusal, understand
-from leadline.interfaces.chat.question import ToolCall
 from leadline.interfaces.chat.numbers import unfounded_numbers
+from leadline.interfaces.chat.question import ToolCall
 from leadline.interfaces.tools import Tool
 
 MOST_ROUNDS = 6

@@ -31,6 +31,7 @@ NOT_UNDERSTOOD = (
     "for systems, devices, jobs, logs, runs, models or campaigns."
 )
 
+
 class Refusal(Frozen):
     """Why a question is not answered, as a sentence for its user."""
 
@@ -98,7 +99,8 @@ def _is_certain(call: ToolCall, question: Question, known: Collection[str]) -> b
         return True
     if call.tool in ("systems", "devices"):
         options = set(question.reading.slots) - ({"precision"} if call.tool == "devices" else set())
-        if options or question.spans or question.budget or question.says("submit"):
+        lasts = question.spans and not question.says("an-hour")
+        if options or lasts or question.budget or question.says("submit"):
             return False
     if call.tool in ("submit", "cancel") and cues.says("consent", question.text):
         return False

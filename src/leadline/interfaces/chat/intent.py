@@ -68,7 +68,8 @@ def _parts(question: Question) -> Mapping[str, bool]:
         "workload": question.has_workload, "job": bool(question.jobs), "jobs": len(question.jobs) > 1,
         "places": len(question.places) > 1, "duration": bool(question.spans), "budget": bool(question.budget),
         "risk": question.risk is not None, "command": bool(question.command),
-        "parameters": bool(question.values or question.vary), "options": bool(set(question.reading.slots) - {"workload"}),
+        "parameters": bool(question.values or question.vary),
+        "options": bool(set(question.reading.slots) - {"workload"}),
     }  # fmt: skip
 
 

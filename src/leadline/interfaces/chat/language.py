@@ -15,7 +15,7 @@ SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, 
 _WORD = re.compile(r"(?<![\w./:@-])[A-Za-z]{4,}(?![\w./:@-]*[\w/])")
 _UNIT, _SCALE = "|".join(UNITS), "hundred|thousand|million|dozen"
 _NUMERAL = re.compile(
-    rf"(?<![\w-])(?:an? (?={_SCALE}))?(?:{_UNIT}|{_SCALE})"
+    rf"(?<![\w-])(?<!\d )(?:an? (?={_SCALE}))?(?:{_UNIT}|{_SCALE})"
     rf"(?:(?:[ -]|(?<=hundred) and |(?<=thousand) and |(?<=million) and | point )(?:{_UNIT}|{_SCALE})\b)*(?!\w)",
     re.IGNORECASE,
 )
@@ -23,9 +23,11 @@ _SCALED = re.compile(rf"(?<![\w.-])(\d+(?:\.\d+)?) ({_SCALE})\b", re.IGNORECASE)
 _FRACTIONS = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
-        (r"\bhalf an epoch\b", "0.5 epochs"), (r"\bhalf a million\b", "500000"),
+        (r"\bhalf an epoch\b", "0.5 epochs"), (r"\b(?:an? |one )?single epoch\b", "1 epoch"),
+        (r"\bhalf a million\b", "500000"),
         (r"\b(?:a )?quarter of a million\b", "250000"), (r"(?<![\w.,])(\d{1,3}) 000\b", r"\g<1>000"),
-        (r"\b(?:one|1) and a half\b", "1.5"), (r"\b(?:two|2) and a half\b", "2.5"), (r"\b(\d+) and a half\b", r"\g<1>.5"),
+        (r"\b(?:one|1) and a half\b", "1.5"), (r"\b(?:two|2) and a half\b", "2.5"),
+        (r"\b(\d+) and a half\b", r"\g<1>.5"),
     )
 )  # fmt: skip
 _PLAIN = {"’": "'", "‘": "'", "“": '"', "”": '"', "–": "-", "—": " - ", "…": "...", "×": "x"}
@@ -48,9 +50,9 @@ def with_digits(text: str) -> str:
     """
     for pattern, replacement in _FRACTIONS:
         text = pattern.sub(replacement, text)
+    text = _NUMERAL.sub(lambda match: match[0] if match[0].lower() == "one" else whole(_value(match[0])), text)
     text = cues.pattern("counted-one").sub("1", text)
-    text = _SCALED.sub(lambda match: whole(float(match[1]) * SCALES[match[2].lower()]), text)
-    return _NUMERAL.sub(lambda match: match[0] if match[0].lower() == "one" else whole(_value(match[0])), text)
+    return _SCALED.sub(lambda match: whole(float(match[1]) * SCALES[match[2].lower()]), text)
 
 
 def _value(numeral: str) -> float:

@@ -11,6 +11,8 @@ from leadline.interfaces.chat.language import number, tidy
 
 UNIT_S = {"s": 1, "m": MINUTE_S, "h": HOUR_S, "d": DAY_S, "w": 7 * DAY_S}
 MONTH_S = 30 * DAY_S
+LEAST_SAMPLES = 500
+"""Smallest number of things of any kind that is taken for that of samples."""
 UNIT_BYTES = {"k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
 
 
@@ -123,6 +125,9 @@ def read_samples(reading: Reading) -> None:
     """Read the size of the data set, after all else that is counted."""
     for match in reading.take_in_order("data-set"):
         reading.put("samples", int(number(match[1], match[2])), match.start())
+    for match in () if "samples" in reading.slots else reading.take("other-data-set"):
+        if (count := int(number(match[1], match[2]))) >= LEAST_SAMPLES:
+            reading.put("samples", count, match.start())
 
 
 def read_size(reading: Reading) -> int | None:

@@ -36,7 +36,8 @@ def workload_call(question: Question, tool: str) -> ToolCall | None:
 
 def _changes(question: Question, before: ToolCall) -> dict[str, Any]:
     """Return the arguments that the question changes, also by a bare number or by words such as twice."""
-    new = _arguments(question) or _scaled(question, before.arguments)
+    new = _arguments(question)
+    new = {**_scaled(question, before.arguments), **new}
     has_budget = "budget" in before.arguments
     if has_budget and "budget" not in new:
         new |= _other_currency(question)
