@@ -6,8 +6,9 @@ sets are reported with targets, and nobody who worked on the grammar read them.
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.results import BenchmarkRow, at_least
@@ -49,23 +50,27 @@ def comparable(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def call_before(question: Question, by_id: Mapping[str, Question], focus: str = "") -> ToolCall | None:
-    """Return the right call of the question that a follow-up comes after."""
+def call_before(
+    question: Question, by_id: Mapping[str, Question], understood: Mapping[str, ToolCall] = MappingProxyType({})
+) -> ToolCall | None:
+    """Return the right call of the question that a follow-up comes after; ``understood`` has what else was noted."""
     before = by_id.get(question.get("after", ""), {})
-    return ToolCall(before["tool"], before.get("arguments", {}), focus) if "tool" in before else None
+    if "tool" not in before:
+        return None
+    noted = understood.get(before["id"], ToolCall("", {}))
+    return replace(noted, tool=before["tool"], arguments=before.get("arguments", {}))
 
 
 def judge(questions: Sequence[Question], systems: Sequence[str], model: Learned | None = None) -> list[Judged]:
     """Ask all questions; a follow-up comes after the right call of the question before it."""
     by_id = {question["id"]: question for question in questions}
     judged: list[Judged] = []
-    focus: dict[str, str] = {}
+    calls: dict[str, ToolCall] = {}
     for question in questions:
-        before = question.get("after", "")
-        call = call_before(question, by_id, focus.get(before, ""))
+        call = call_before(question, by_id, calls)
         understood = understand(question["text"], call, systems, model)
         if isinstance(understood, ToolCall):
-            focus[question["id"]] = understood.focus
+            calls[question["id"]] = understood
         judged.append(Judged(question, understood))
     return judged
 

@@ -4,13 +4,14 @@ Patterns read the values and names that a question has, then cues in the rest de
 no tool answers for certain is refused: a wrong answer is worse than none.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 
 from leadline.core.frozen import Frozen
 from leadline.interfaces.chat import cues
 from leadline.interfaces.chat.intent import REFUSED, Learned, learned, likely_tool
 from leadline.interfaces.chat.job_calls import (
+    Arguments,
     cancel_arguments,
     explain_arguments,
     history_arguments,
@@ -64,12 +65,13 @@ def _call(tool: str, question: Question) -> ToolCall | None:
     """Return the call with its arguments; None if the question lacks one that it needs."""
     if tool in WORKLOAD_TOOLS:
         return workload_call(question, tool)
-    arguments = {
+    readers: dict[str, Callable[[Question], Arguments | None]] = {
         "submit": submit_arguments, "cancel": cancel_arguments, "jobs": jobs_arguments, "logs": logs_arguments,
         "explain": explain_arguments, "history": history_arguments,
         "models": partial(named_arguments, noun="model"), "campaigns": partial(named_arguments, noun="campaign"),
         "systems": partial(place_arguments, kind="system"), "devices": partial(place_arguments, kind="device"),
-    }[tool](question)  # fmt: skip
+    }  # fmt: skip
+    arguments = readers[tool](question)
     return None if arguments is None else ToolCall(tool, arguments)
 
 

@@ -24,11 +24,13 @@ class ToolCall(Frozen):
         tool: name of the tool.
         arguments: its arguments.
         focus: the argument that was said last, which a bare number in the next question changes.
+        nodes: nodes of the GPUs, if they were said, so that the next question can ask for another number of them.
     """
 
     tool: str
     arguments: Mapping[str, Any]
     focus: str = ""
+    nodes: int = 0
 
 
 class Question:
@@ -75,6 +77,7 @@ class Question:
         if not about_jobs and not self.has_workload:
             self.jobs = read_jobs(self.reading, systems, said=False)
         self.values, self.vary = _parameters(self.reading)
+        self.nodes: int | None = None
         if self.jobs and (self.values or self.vary) and not self.has_workload:
             self.reading.put("workload", self.jobs[0], 0)
 
@@ -119,12 +122,15 @@ class Question:
 
     def gpus(self) -> tuple[int | None, int | None]:
         """Return the GPUs of the whole job and its nodes, if said."""
+        gpus = None
         for match in self.reading.take_in_order("gpus-by-nodes"):
-            return int(match["nodes"]) * int(match["each"]), int(match["nodes"])
-        nodes = next((int(match[1]) for match in self.reading.take("nodes")), None)
+            self.nodes = int(match["nodes"])
+            return self.nodes * int(match["each"]), self.nodes
+        self.nodes = next((int(match[1]) for match in self.reading.take("nodes")), None)
         for match in self.reading.take_in_order("gpus"):
-            return int(match[1]) * (nodes if nodes and self.says("per-node") else 1), nodes
-        return None, nodes
+            gpus = int(match[1]) * (self.nodes if self.nodes and self.says("per-node") else 1)
+            break
+        return gpus, self.nodes
 
     def bare_number(self) -> int | float | None:
         """Return a number that no pattern took."""

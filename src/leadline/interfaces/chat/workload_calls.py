@@ -60,12 +60,15 @@ def _call(question: Question, tool: str, arguments: Mapping[str, Any], focus: st
     places = question.reading.places
     last = focus or max(places, key=places.__getitem__, default="") or ("budget" if "budget" in arguments else "")
     allowed = {name: value for name, value in arguments.items() if _has(tool, name)}
-    return ToolCall(tool, allowed, last if last != "workload" else "")
+    return ToolCall(tool, allowed, last if last != "workload" else "", question.nodes or 0)
 
 
 def _arguments(question: Question) -> dict[str, Any]:
     """Return the arguments of a workload's tools that the question says."""
-    gpus, _ = question.gpus()
+    gpus, nodes = question.gpus()
+    before = question.before
+    if gpus is None and nodes and before is not None and before.nodes:
+        gpus = before.arguments.get("gpus", 0) // before.nodes * nodes
     read_samples(question.reading)
     deadlines = [*question.spans, *(float(seconds) for seconds, _ in question.reading.take_values("deadlines"))]
     said: dict[str, Any] = {
