@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leadline.app.composition import user_catalog
 from leadline.app.estimate.estimate import Toolbox, Tracer, estimate_targets
 from leadline.app.estimate.queue_waits import add_waits, read_queues
 from leadline.app.machines.targets import ResolvedTarget, resolve_targets
@@ -11,6 +10,7 @@ from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import Constraints, Recommendation
+from leadline.core.systems import Partition
 from leadline.core.units import HOUR_S
 from leadline.core.workload import Workload
 from leadline.recommendation.feasibility import PlacementCandidate, check_place
@@ -79,9 +79,8 @@ def _candidates(places: Sequence[ResolvedTarget], tracer: Tracer, constraints: C
     return candidates
 
 
-def whole_node_cost(system: str, partition: str, nodes: int, elapsed_s: float) -> float | None:
+def whole_node_cost(place: Partition, nodes: int, elapsed_s: float) -> float | None:
     """Return the cost of whole nodes for a time, which is what a request without limits takes; None if unknown."""
-    place = user_catalog().system(system).partition(partition)
     if place.billing is None:
         return None
     whole = ResourceSpec(nodes=nodes, cores_per_task=place.node.cores, gpus_per_node=place.node.gpus,

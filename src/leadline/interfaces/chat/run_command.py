@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from leadline.app.composition import process_runner
 from leadline.app.workloads.find import find_subject
 from leadline.core.errors import JobFailed, LeadlineError
 from leadline.core.frozen import Frozen
-from leadline.execution.processes import run_process
 from leadline.interfaces.chat.command_line import command_line
 
 LONGEST_S = 900.0
@@ -40,7 +40,7 @@ class CommandRunner(Frozen):
         )
         words = command_line(tool, arguments, subject)
         yes = ["--yes"] if tool in ("submit", "cancel") else []
-        ended = run_process(
+        ended = process_runner()(
             [sys.executable, "-m", "leadline", words[0], *yes, *words[1:]], cwd=self.folder,
             env={"COLUMNS": "100"}, timeout_s=LONGEST_S,
         )  # fmt: skip

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
+from leadline.app.composition import process_runner
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra
-from leadline.execution.processes import run_process
 from leadline.interfaces.cli.command import FILE, argument, command, option
 from leadline.interfaces.cli.output import print_note
 
@@ -64,7 +64,7 @@ def _answer(asked: tuple[str, ...]) -> dict[str, object]:
     words = list(asked)
     at = words.index("--") if "--" in words else len(words)
     words.insert(at, "--json")
-    ended = run_process([sys.executable, "-m", "leadline", *words])
+    ended = process_runner()([sys.executable, "-m", "leadline", *words])
     if ended.returncode not in (0, NOTHING_FITS):
         raise LeadlineError(ended.stderr.strip().removeprefix("leadline: ") or f"leadline {asked[0]} failed")
     try:

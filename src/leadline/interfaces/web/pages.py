@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -13,10 +14,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
 from leadline import __version__
+from leadline.app.composition import user_catalog
 from leadline.app.estimate.recommend import whole_node_cost
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.units import parse_duration_s
-from leadline.execution.clock import epoch_s
 from leadline.interfaces.page_text import FILTERS, front_points, money
 from leadline.interfaces.tools import Tool, tools
 from leadline.interfaces.web.problems import status_of
@@ -222,9 +223,8 @@ async def _options(pages: Pages, request: Request) -> Document:
 
 def _whole_node_cost(option: Document) -> str:
     """Return the cost of whole nodes for the expected time, as a beginner would ask for them; empty if unknown."""
-    cost = whole_node_cost(
-        option["system"], option["partition"], option["resources"]["nodes"], option["estimate"]["elapsed_s"]["point"]
-    )
+    place = user_catalog().system(option["system"]).partition(option["partition"])
+    cost = whole_node_cost(place, option["resources"]["nodes"], option["estimate"]["elapsed_s"]["point"])
     return "" if cost is None else money(cost, option["estimate"]["currency"])
 
 
@@ -275,10 +275,11 @@ def _band(story: Document) -> Document | None:
     decided = [event for event in story["told"] if "total_low_s" in event["said"]]
     if not began or len(decided) < 2:
         return None
-    began_s = epoch_s(began)
+    began_s = _epoch_s(began)
     ends = {key: [began_s + event["said"][name] for event in decided]
             for key, name in (("point", "total_s"), ("low", "total_low_s"), ("high", "total_high_s"))}  # fmt: skip
-    return {"at": [epoch_s(event["at"]) for event in decided], **ends}
+    return {"at": [_epoch_s(event["at"]) for event in decided], **ends}
 
 
-__all__ = ["Pages", "form_arguments", "money", "page_routes"]
+def _epoch_s(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()
