@@ -15,7 +15,7 @@ SCALES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, 
 _WORD = re.compile(r"(?<![\w./:@-])[A-Za-z]{4,}(?![\w./:@-]*[\w/])")
 _UNIT, _SCALE = "|".join(UNITS), "hundred|thousand|million|dozen"
 _NUMERAL = re.compile(
-    rf"(?<![\w-])(?<!\d )(?:an? (?={_SCALE}))?(?:{_UNIT}|{_SCALE})"
+    rf"(?<![\w-])(?:an? (?={_SCALE}))?(?:{_UNIT}|{_SCALE})"
     rf"(?:(?:[ -]|(?<=hundred) and |(?<=thousand) and |(?<=million) and | point )(?:{_UNIT}|{_SCALE})\b)*(?!\w)",
     re.IGNORECASE,
 )
@@ -50,9 +50,15 @@ def with_digits(text: str) -> str:
     """
     for pattern, replacement in _FRACTIONS:
         text = pattern.sub(replacement, text)
-    text = _NUMERAL.sub(lambda match: match[0] if match[0].lower() == "one" else whole(_value(match[0])), text)
+    text = _NUMERAL.sub(_digits, text)
     text = cues.pattern("counted-one").sub("1", text)
     return _SCALED.sub(lambda match: whole(float(match[1]) * SCALES[match[2].lower()]), text)
+
+
+def _digits(match: re.Match[str]) -> str:
+    """Return a numeral in digits; a scale after digits is left to them."""
+    follows_digits = match[0].split()[0].lower() in SCALES and re.search(r"\d $", match.string[: match.start()])
+    return match[0] if follows_digits or match[0].lower() == "one" else whole(_value(match[0]))
 
 
 def _value(numeral: str) -> float:

@@ -152,13 +152,13 @@ class Question:
 
 
 def _risk(reading: Reading) -> float | None:
+    for match in reading.take("odds"):
+        return round(1 / int(match[1] or match[2]), 6)
     for cue in ("risk", "certainty", "percent"):
         for match in reading.take_in_order(cue):
             is_share = "." in match[1] and float(match[1]) < 1 and not cues.says("percent-sign", match[0])
             value = float(match[1]) / (1 if is_share else 100)
             return round(1 - value if cue == "certainty" else value, 6)
-    for match in reading.take("odds"):
-        return round(1 / int(match[1] or match[2]), 6)
     return next((float(share) for share, _ in reading.take_values("risks-in-words")), None)
 
 

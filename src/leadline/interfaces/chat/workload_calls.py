@@ -1,5 +1,6 @@
 """Calls about workloads: estimate, fit and recommend."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ def workload_call(question: Question, tool: str) -> ToolCall | None:
     before = question.before
     new = _changes(question, before)
     kept = {name: value for name, value in before.arguments.items() if _has(tool, name)}
-    places = [place for place in kept.pop("on", ()) if place.lower() not in question.unwanted]
+    places = [place for place in kept.pop("on", ()) if not _is_unwanted(question, place)]
     if "on" in new and question.says("also") and not question.says("instead"):
         places += [place for place in new["on"] if place not in places]
     else:
@@ -32,6 +33,12 @@ def workload_call(question: Question, tool: str) -> ToolCall | None:
         new.pop("phase", None)
     focus = next((name for name in reversed(new) if name != "currency"), "")
     return _call(question, tool, {**kept, **new, **({"on": places} if places else {})}, focus)
+
+
+def _is_unwanted(question: Question, place: str) -> bool:
+    """Tell whether the question leaves a place out, perhaps by the end of its name: ``forget the 4090``."""
+    name = place.lower()
+    return name in question.unwanted or name.split()[-1] in re.findall(r"\w+", question.unwanted)
 
 
 def _changes(question: Question, before: ToolCall) -> dict[str, Any]:
@@ -85,9 +92,10 @@ def _arguments(question: Question) -> dict[str, Any]:
 def _scaled(question: Question, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return an argument of the question before, made twice or half as large."""
     factors = [float(value) for value, _ in question.reading.take_values("twice")]
-    said = [name for name, _ in question.reading.take_values("scaled")]
-    names = [name for name in said if isinstance(before.get(name), int | float)]
-    return {names[0]: tidy(before[names[0]] * factors[0])} if factors and names else {}
+    for name, _ in question.reading.take_values("scaled") if factors else ():
+        if isinstance(before.get(name), int | float):
+            return {name: tidy(before[name] * factors[0])}
+    return {}
 
 
 def _other_currency(question: Question) -> dict[str, Any]:
