@@ -96,9 +96,9 @@ def _bare_limit(question: Question) -> Arguments:
     return {} if bare is None else {"limit": bare}
 
 
-def named_arguments(question: Question, noun: str) -> Arguments:
+def named_arguments(question: Question, cue: str) -> Arguments:
     """Return the name of a model or campaign, if the question has one."""
-    name = question.jobs[0] if question.jobs else question.find(f"{noun}-name")
+    name = question.jobs[0] if question.jobs else question.find(cue)
     return {"name": name} if name else {}
 
 
