@@ -28,7 +28,8 @@ def asked(text, before=None):
     [
         ("how long does config.json take on a T4 with batch 8?", "estimate",
          {"workload": "config.json", "on": ["T4"], "batch": 8}),
-        ("does birds.py fit on an A100 40GB with bs 32?", "fit", {"workload": "birds.py", "on": ["A100 40GB"], "batch": 32}),
+        ("does birds.py fit on an A100 40GB with bs 32?", "fit",
+         {"workload": "birds.py", "on": ["A100 40GB"], "batch": 32}),
         ("Where should I run config.json within two days for at most $300?", "recommend",
          {"workload": "config.json", "deadline_s": 172800, "budget": 300, "currency": "USD"}),
         ("which systems do you know?", "systems", {}),

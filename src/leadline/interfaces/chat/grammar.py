@@ -68,7 +68,8 @@ def _call(tool: str, question: Question) -> ToolCall | None:
     readers: dict[str, Callable[[Question], Arguments | None]] = {
         "submit": submit_arguments, "cancel": cancel_arguments, "jobs": jobs_arguments, "logs": logs_arguments,
         "explain": explain_arguments, "history": history_arguments,
-        "models": partial(named_arguments, cue="model-name"), "campaigns": partial(named_arguments, cue="campaign-name"),
+        "models": partial(named_arguments, cue="model-name"),
+        "campaigns": partial(named_arguments, cue="campaign-name"),
         "systems": partial(place_arguments, kind="system"), "devices": partial(place_arguments, kind="device"),
     }  # fmt: skip
     arguments = readers[tool](question)

@@ -61,7 +61,7 @@ class OllamaModel:
                 f"--model ({str(error)[:200]})"
             ) from error
         except (ConnectionError, httpx.HTTPError, ValueError) as error:
-            raise ModelUnavailable(f"no Ollama answers at {self.host} ({str(error)[:200]})") from error
+            raise ModelUnavailable(f"no Ollama answers at {self.host}") from error
         if "tools" not in capabilities:
             raise ModelUnavailable(
                 f"the model {self.name} calls no tools: name another with --model, such as {DEFAULT_MODEL}"

@@ -2,9 +2,8 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,13 +11,11 @@ from leadline.app.composition import user_catalog
 from leadline.files.atomic import write_atomically
 from leadline.interfaces.chat.command_line import command_line
 from leadline.interfaces.chat.conversation import Conversation, Part, PartKind, without_marks
+from leadline.interfaces.chat.reach import reach_model, system_message
 from leadline.interfaces.chat.run_command import CommandRunner
 from leadline.interfaces.cli.command import FILE, argument, command, flag, option
 from leadline.interfaces.cli.output import print_note
 from leadline.interfaces.tools import tools
-
-if TYPE_CHECKING:
-    from leadline.interfaces.chat.model import OllamaModel
 
 HELP = (
     "Ask for the time, memory or cost of a workload, whether it fits, or where to run it; for systems and devices; for "
@@ -37,10 +34,13 @@ def chat(question: tuple[str, ...], *, model: str | None, host: str | None, no_m
 
     Every number comes from a command, which is shown. Submitting and cancelling ask you first.
     """
-    folder, reached = Path.cwd(), None if no_model else _reached(model, host)
+    folder = Path.cwd()
+    reached, where = (None, "--no-model") if no_model else reach_model(model, host)
+    no_model_note = f"no language model: {where}; a grammar reads your questions"
+    print_note(f"answers come from {where}" if reached else no_model_note)
     conversation = Conversation(
         tools(folder, scripts=True), [system.name for system in user_catalog().systems()],
-        CommandRunner(folder, scripts=True), _agrees, reached, _system_message() if reached else "",
+        CommandRunner(folder, scripts=True), _agrees, reached, system_message() if reached else "",
     )  # fmt: skip
     try:
         for asked in [" ".join(question)] if question else _questions():
@@ -48,33 +48,6 @@ def chat(question: tuple[str, ...], *, model: str | None, host: str | None, no_m
     finally:
         if save is not None and conversation.parts:
             write_atomically(save, conversation.to_markdown())
-
-
-def _reached(model: str | None, host: str | None) -> "OllamaModel | None":
-    """Return the model, or None with a note that says why there is none."""
-    if find_spec("ollama") is None:
-        why = "the package ollama is not installed (pip install 'leadline[chat]')"
-    else:
-        from leadline.interfaces.chat.model import ModelUnavailable, OllamaModel  # noqa: PLC0415 - an optional extra
-
-        reached = OllamaModel(model or "", host or "")
-        try:
-            reached.check()
-        except ModelUnavailable as error:
-            if model is not None:
-                raise
-            why = str(error)
-        else:
-            print_note(f"answers come from {reached.name} on {reached.host}")
-            return reached
-    print_note(f"no language model: {why}; a grammar reads your questions")
-    return None
-
-
-def _system_message() -> str:
-    from leadline.interfaces.chat.model import SYSTEM_MESSAGE  # noqa: PLC0415 - an optional extra
-
-    return SYSTEM_MESSAGE
 
 
 def _questions() -> Iterator[str]:

@@ -113,6 +113,7 @@
 
   // Chat: parts of an answer come as lines of JSON.
   const ask = document.querySelector("[data-chat]");
+  const conversation = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
   if (ask) ask.addEventListener("submit", async (event) => {
     event.preventDefault();
     const talk = document.getElementById("talk");
@@ -127,8 +128,11 @@
     const question = ask.elements.question.value;
     ask.elements.question.value = "";
     add("p", "question", question);
-    const answer = await fetch(ask.dataset.chat, {method: "POST", body: JSON.stringify({question}), headers: {"Content-Type": "application/json"}});
+    const answer = await fetch(ask.dataset.chat, {method: "POST", body: JSON.stringify({question, window: conversation}), headers: {"Content-Type": "application/json"}});
     if (!answer.ok) { add("p", "error", (await answer.json()).detail); return; }
+    const save = document.getElementById("save");
+    save.href = `${ask.dataset.chat.replace(/ask$/, "")}${conversation}.md`;
+    save.hidden = false;
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "", words = null;
     for (;;) {
