@@ -23,7 +23,7 @@ CUES = (
     "show-system", "status", "status-of-it", "submit", "training", "why",
 )  # fmt: skip
 """Cues that are features of a question."""
-_TOKEN = re.compile(r"_+|[^\W\d_][\w']*|\d+|[?!]")
+_TOKEN = re.compile(r"_+|[^\W\d_]+(?:'[^\W\d_]+)?|\d+|[?!]")
 
 
 class Learned(msgspec.Struct):

@@ -145,7 +145,7 @@ class Question:
         """Return the words that no pattern took: of a short question, or of the sentences that ask or order."""
         sentences = [at for at in self._requests if cues.says("asking", self.text[slice(*at)])] or self._requests
         left = self.reading.text if self._is_short else " ".join(self.reading.text[slice(*at)] for at in sentences)
-        return re.findall(r"[^\W\d_][\w']+", left.lower())
+        return re.findall(r"[^\W\d_]{2,}(?:'[^\W\d_]+)?", left.lower())
 
     def _is_requested(self, at: int) -> bool:
         return any(begin <= at < end for begin, end in self._requests)
