@@ -16,6 +16,8 @@ from starlette.staticfiles import StaticFiles
 from leadline import __version__
 from leadline.app.composition import user_catalog
 from leadline.app.estimate.recommend import whole_node_cost
+from leadline.app.machines.systems import last_change
+from leadline.app.settings import catalog_dir
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.units import parse_duration_s
 from leadline.interfaces.page_text import FILTERS, front_points, money
@@ -102,7 +104,9 @@ def page_routes(pages: Pages) -> APIRouter:
     @router.get("/systems/{name}")
     async def system_page(request: Request, name: str) -> Response:
         """Show one system."""
-        return pages.show("system.html", request, system=await _found(pages, "systems", {"name": name}))
+        system = await _found(pages, "systems", {"name": name})
+        change = last_change(system["name"], catalog_dir())
+        return pages.show("system.html", request, system=system, change=change)
 
     @router.get("/campaigns")
     async def campaigns_page(request: Request) -> Response:
