@@ -1,6 +1,8 @@
 """Every page in a real browser, at two widths, by itself and behind a proxy's path."""
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.interfaces.web.conftest import served  # noqa: E402
 CHROMIUM = shutil.which("chromium")
 PAGES = ("", "jobs", "systems", "systems/Pitzer", "campaigns", "models", "history", "chat")
 WIDTHS = (390, 1280)
+PICTURES = Path(__file__).parents[3] / "docs" / "images"
 PREFIX = "/node/n1/8642"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")]
@@ -49,6 +52,15 @@ def serious(page):
     return [(one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in ("serious", "critical")]
 
 
+def keep_picture(page, name, folder):
+    """Write a picture of the page, into the documentation if ``LEADLINE_PICTURES`` says so."""
+    wanted = os.environ.get("LEADLINE_PICTURES") and page.viewport_size["width"] == max(WIDTHS)
+    file = (PICTURES if wanted else folder) / f"{name}.png"
+    page.evaluate("scrollTo(0, 0)")
+    page.screenshot(path=file)
+    assert file.stat().st_size > 10_000
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_is_whole_accessible_and_no_wider_than_the_screen(site, page, path):
     answer = page.goto(f"{site}{path}")
@@ -61,7 +73,7 @@ def test_a_page_is_whole_accessible_and_no_wider_than_the_screen(site, page, pat
     assert style == "flex", "the style sheet was not found"
 
 
-def test_an_estimate_is_ranked_and_explained(site, page):
+def test_an_estimate_is_ranked_and_explained(site, page, tmp_path):
     page.goto(f"{site}?workload=config.json")
     page.select_option("select[name=precision]", "fp16")
     page.fill("input[name=on]", "Ascend, Pitzer")
@@ -72,6 +84,7 @@ def test_an_estimate_is_ranked_and_explained(site, page):
     page.get_by_role("button", name="Memory over one step").first.click()
     page.wait_for_selector("#memory h2")
     assert serious(page) == []
+    keep_picture(page, "estimate", tmp_path)
 
 
 def test_what_cannot_be_used_is_said_on_the_page(site, page):
@@ -88,3 +101,6 @@ def test_the_chat_answers_with_the_command(site, page):
     page.keyboard.press("Enter")
     page.wait_for_selector("#talk pre >> nth=1", timeout=60_000)
     assert "leadline devices show MI250X" in page.inner_text("#talk")
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Save the conversation").click()
+    assert "## how much memory does an MI250X have?" in saved.value.path().read_text()

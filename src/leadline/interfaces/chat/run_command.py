@@ -44,7 +44,9 @@ class CommandRunner(Frozen):
             [sys.executable, "-m", "leadline", words[0], *yes, *words[1:]], cwd=self.folder,
             env={"COLUMNS": "100"}, timeout_s=LONGEST_S,
         )  # fmt: skip
-        said = ended.stderr.strip().removeprefix("leadline: ")
+        # Lines about what is going on end so, and are of no use afterwards.
+        lines = [line for line in ended.stderr.splitlines() if not line.endswith("…")]
+        said = "\n".join(lines).strip().removeprefix("leadline: ")
         if ended.timed_out:
             raise JobFailed(f"leadline {tool} did not answer within {LONGEST_S / 60:.0f} minutes")
         if ended.returncode not in (0, NOTHING_FITS):
