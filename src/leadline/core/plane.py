@@ -257,6 +257,7 @@ class EventKind(StrEnum):
     DECISION = "decision"
     FAULT = "fault"  # a request failed or was refused
     CANCEL = "cancel"  # the user cancelled a job
+    APPROVE = "approve"  # the user allowed a prediction to restart a job
     SETTLED = "settled"
     LEARNED = "learned"
 

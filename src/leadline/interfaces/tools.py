@@ -1,7 +1,7 @@
 """The tools: the verbs as a web page, a chat and an assistant call them, with flat arguments and a JSON document.
 
 The workload's arguments, their limits and descriptions come from its options; nothing is described twice. A tool that
-acts (``submit``, ``cancel``) is called only after the user has agreed outside the model; the caller sees to that.
+acts (``submit``, ``cancel``, ``approve``) is called only after the user has agreed outside the model; the caller sees to that.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.jobs.event_log import read_event_log
 from leadline.app.jobs.history import list_runs, show_run
 from leadline.app.jobs.job_status import job_statuses
-from leadline.app.jobs.journal import cancel_jobs, find_job
+from leadline.app.jobs.journal import approve_jobs, cancel_jobs, find_job
 from leadline.app.jobs.logs import LOG_LINES, last_lines, select_attempt
 from leadline.app.jobs.plane_options import PlaneOptions
 from leadline.app.workloads.find import find_subject
@@ -207,6 +207,9 @@ def tools(folder: Path, *, scripts: bool = False) -> dict[str, Tool]:
                  "all": (bool, "All jobs that have not ended, instead of jobs."),
              }), _cancel,
              (documents.JOBS,), acts=True),
+        Tool("approve", "Let a prediction restart running jobs with a larger request; the user must agree.",
+             _arguments("approve", {"jobs": (Annotated[Texts, Meta(min_length=1)], "Keys or names of jobs.")}, {}),
+             _approve, (documents.JOBS,), acts=True),
     ]  # fmt: skip
     return {tool.name: tool for tool in table}
 
@@ -287,6 +290,10 @@ def _submit(
     options = PlaneOptions(attempts=attempts, resumes=resumes)
     handle = submit(tuple(command), on=on, memory=memory_bytes, time=time_s, options=options, **request)
     return to_document({"jobs": [handle.status()]}, documents.JOBS)
+
+
+def _approve(jobs: Sequence[str]) -> Document:
+    return to_document({"jobs": job_statuses([job.key for job in approve_jobs(jobs)])}, documents.JOBS)
 
 
 def _cancel(jobs: Sequence[str] = (), *, all: bool = False) -> Document:  # noqa: A002 - as the option

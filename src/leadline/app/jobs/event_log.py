@@ -17,6 +17,7 @@ from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent, P
 from leadline.core.units import HOUR_S, format_bytes, format_duration, pluralize
 from leadline.execution.clock import Clock, epoch_s
 from leadline.execution.plane.actor import attempt_elapsed_s
+from leadline.execution.plane.decide import NO_CONSENT as NO_CONSENT
 from leadline.execution.plane.journal import EventDetails
 from leadline.history.sqlite import SqliteHistory
 
@@ -213,6 +214,7 @@ _DESCRIPTIONS: dict[EventKind, Callable[[EventDetails], str]] = {
     EventKind.DECISION: _describe_decision,
     EventKind.FAULT: _describe_fault,
     EventKind.CANCEL: lambda _: "cancelled by the user",
+    EventKind.APPROVE: lambda _: "the user allowed a prediction to restart it",
     EventKind.SETTLED: _describe_settled,
     EventKind.LEARNED: _describe_retraining,
 }

@@ -70,7 +70,7 @@ class JobCache:
         for job in jobs:
             cached = self.jobs.get(job.key)
             if cached is not None:
-                self._hold(replace(cached, cancelled=job.cancelled))
+                self._hold(replace(cached, cancelled=job.cancelled, policy=job.policy))
             elif not job.recorded:
                 self._hold(job)
         return jobs

@@ -27,8 +27,8 @@ def command_line(tool: str, arguments: Mapping[str, Any], subject: Sequence[str]
         return ["campaign", "status", *filter(None, [rest.get("name")])]
     if tool in ("jobs", "logs", "explain"):
         return [tool, *filter(None, [rest.pop("job", None)]), *_options(rest)]
-    if tool == "cancel":
-        return ["cancel", *rest.pop("jobs", []), *_options(rest)]
+    if tool in ("cancel", "approve"):
+        return [tool, *rest.pop("jobs", []), *_options(rest)]
     if tool == "submit":
         command = rest.pop("command")
         return ["submit", *_options(rest), "--", *command]

@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "logs": "print or follow the output of a job",
         "explain": "show the event log of a job: every decision with its evidence",
         "cancel": "cancel jobs",
+        "approve": "let a prediction restart running jobs with a larger request",
         "plane": "run the process that manages jobs: watch, resize, move, resubmit",
         "history": "list past runs with their predictions",
         "train": "train a model on measured runs",

@@ -16,6 +16,7 @@ from starlette.staticfiles import StaticFiles
 from leadline import __version__
 from leadline.app.composition import user_catalog
 from leadline.app.estimate.recommend import whole_node_cost
+from leadline.app.jobs.event_log import NO_CONSENT
 from leadline.app.machines.systems import last_change
 from leadline.app.settings import catalog_dir
 from leadline.core.errors import InvalidInput, LeadlineError
@@ -34,7 +35,7 @@ ROWS = 40
 REJECTIONS = 100
 NUMBERS = ("batch", "gpus", "samples", "epochs", "budget")
 TEXTS = ("workload", "phase", "precision", "currency")
-LIVE_KINDS = ("progress",)
+DECISION = "decision"
 
 Document = dict[str, Any]
 
@@ -45,6 +46,7 @@ class Pages:
     def __init__(self, settings: WebSettings, pool: TaskPool) -> None:
         self._settings = settings
         self._pool = pool
+        self.may_act = settings.allow_submit
         self.tools: dict[str, Tool] = tools(settings.folder, scripts=settings.allow_scripts)
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
@@ -60,7 +62,7 @@ class Pages:
         """Return a page; its links are relative to its own address, so that any proxy may prefix them."""
         shared = {
             "base": _base(request), "pages": PAGES, "version": __version__,
-            "page": _path(request).partition("/")[0], "may_act": self._settings.allow_submit,
+            "page": _path(request).partition("/")[0], "may_act": self.may_act,
         }  # fmt: skip
         return HTMLResponse(self._templates.get_template(template).render({**shared, **values}))
 
@@ -145,14 +147,29 @@ def _add_jobs(router: APIRouter, pages: Pages) -> None:
         story = await _found(pages, "explain", {"job": key})
         lines = (await pages.ask("logs", {"job": key, "lines": 200}))["lines"]
         return pages.show("job.html", request, job=story["standing"], story=story["told"], lines=lines,
-                          memory=_job_memory(story), band=_band(story))  # fmt: skip
+                          memory=_job_memory(story), band=_band(story), asks=_asks_consent(story))  # fmt: skip
 
     @router.post("/jobs/{key}/cancel")
     async def cancel_part(key: str) -> Response:
-        if "cancel" not in pages.tools or not pages._settings.allow_submit:  # noqa: SLF001
-            raise HTTPException(HTTPStatus.FORBIDDEN, "this server changes no jobs: start it with --allow-submit")
-        await pages.ask("cancel", {"jobs": [key]})
-        return HTMLResponse("cancelling")
+        return await _act(pages, "cancel", key, "cancelling")
+
+    @router.post("/jobs/{key}/approve")
+    async def approve_part(key: str) -> Response:
+        return await _act(pages, "approve", key, "approved: a prediction may restart it")
+
+
+async def _act(pages: Pages, tool: str, key: str, done: str) -> Response:
+    """Change a job for its user, if the server may."""
+    if not pages.may_act:
+        raise HTTPException(HTTPStatus.FORBIDDEN, "this server changes no jobs: start it with --allow-submit")
+    await pages.ask(tool, {"jobs": [key]})
+    return HTMLResponse(done)
+
+
+def _asks_consent(story: Document) -> bool:
+    """Tell whether the last decision was that a restart lacks the user's consent."""
+    decisions = [event["says"] for event in story["told"] if event["kind"] == DECISION]
+    return bool(decisions) and NO_CONSENT in decisions[-1]
 
 
 class _Kept(StaticFiles):
