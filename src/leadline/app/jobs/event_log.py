@@ -17,7 +17,6 @@ from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent, P
 from leadline.core.units import HOUR_S, format_bytes, format_duration, pluralize
 from leadline.execution.clock import Clock, epoch_s
 from leadline.execution.plane.actor import attempt_elapsed_s
-from leadline.execution.plane.decide import NO_CONSENT as NO_CONSENT
 from leadline.execution.plane.journal import EventDetails
 from leadline.history.sqlite import SqliteHistory
 

@@ -16,10 +16,10 @@ from starlette.staticfiles import StaticFiles
 from leadline import __version__
 from leadline.app.composition import user_catalog
 from leadline.app.estimate.recommend import whole_node_cost
-from leadline.app.jobs.event_log import NO_CONSENT
 from leadline.app.machines.systems import last_change
 from leadline.app.settings import catalog_dir
 from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.plane import NO_CONSENT
 from leadline.core.units import parse_duration_s
 from leadline.interfaces.page_text import FILTERS, front_points, money
 from leadline.interfaces.tools import Tool, tools
