@@ -1,8 +1,8 @@
 """The tools: the verbs as a web page, a chat and an assistant call them, with flat arguments and a JSON document.
 
 The workload's arguments, their limits and descriptions come from its options; nothing is described twice. A tool that
-acts (``submit``, ``cancel``, ``approve``) is called only after the user has agreed outside the model; the caller sees to
-that.
+acts (``submit``, ``cancel``, ``approve``) is called only after the user has agreed outside the model. The caller sees
+to that.
 """
 
 from collections.abc import Callable, Mapping, Sequence
