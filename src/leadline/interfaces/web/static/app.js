@@ -58,7 +58,7 @@
     const choose = (index) => {
       document.querySelectorAll("tr.chosen").forEach((row) => row.classList.remove("chosen"));
       const row = document.getElementById(`option-${points[index].row}`);
-      if (row) { row.classList.add("chosen"); row.scrollIntoView({block: "center"}); row.querySelector("details").open = true; }
+      if (row) { row.classList.add("chosen"); row.scrollIntoView({block: "center"}); row.nextElementSibling.querySelector("details").open = true; }
     };
     const times = points.map((point) => point.time), costs = points.map((point) => point.cost);
     const spread = (values) => Math.max(...values) > 30 * Math.min(...values) ? 3 : 1;
