@@ -43,7 +43,7 @@ def test_it_reads_by_default_and_acts_only_when_allowed(folder):
     assert "estimate" in reading
     assert set(reading.values()) == {True}
     acting = with_client(in_process(folder, allow_submit=True), names)
-    assert {name for name, reads in acting.items() if not reads} == {"submit", "cancel"}
+    assert {name for name, reads in acting.items() if not reads} == {"approve", "cancel", "submit"}
 
 
 def test_a_call_has_the_document_as_text_and_structured(folder):

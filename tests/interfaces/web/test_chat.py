@@ -23,7 +23,7 @@ def test_an_answer_has_its_command_and_can_be_saved(client):
 
 def test_windows_do_not_hear_each_other(client):
     ask(client, "how much memory does an H100 have?", "one")
-    (note,) = ask(client, "and the A100?", "two")
+    (note,) = ask(client, "and twice as many?", "two")
     assert note["kind"] == "note"
     assert ask(client, "and the MI300X?", "one")[0]["text"].endswith("MI300X")
     assert client.get("/chat/three.md").status_code == 404
