@@ -66,6 +66,8 @@ CONTRACT = {
     "saves and exits 255, as submitit": (RESUMES, wrote(255), UNCLEAR, True),
     "saves and shows a traceback, as Lightning": (RESUMES, wrote(1), TRACEBACK, True),
     "saves and is ended by a requeue": (RESUMES, wrote(None, state=JobState.CANCELLED, signal=15), BY_SIGNAL, True),
+    "saves on TERM under a limit that changed": (RESUMES, wrote(0, state=JobState.CANCELLED), WELL, True),
+    "saves on TERM under an extended limit": (RESUMES, wrote(1, state=JobState.TIMEOUT), UNCLEAR, True),
     "exits 1 without a warning": (RESUMES, wrote(1, warned=False), UNCLEAR, False),
     "exits 75 without a warning": (RESUMES, wrote(75, warned=False), UNCLEAR, True),
     "exits 85 without a warning": (RESUMES, wrote(85, warned=False), UNCLEAR, True),
@@ -272,7 +274,10 @@ def test_chains_of_four_segments_end_at_the_last_step_on_slurm(tmp_path):
     policy = Policy((place,), resumes=True, resizes=False, checkpoint_signal="USR1", checkpoint_s=35.0)
     cluster = SlurmScheduler("cluster", PurePosixPath(tmp_path / "jobs"), LocalTransport(), python=sys.executable)
     made = [training(tmp_path, way, place, 60.0, policy) for way in WAYS]
-    made.append(training(tmp_path, "TERM", place, 60.0, replace(policy, checkpoint_signal="TERM"), "TERM"))
+    lowers = ("scontrol update JobId=$SLURM_JOB_ID TimeLimit=1",)
+    policy_of_term = replace(policy, checkpoint_signal="TERM")
+    made.append(training(tmp_path, "TERM", place, 60.0, policy_of_term, "TERM"))
+    made.append(training(tmp_path, "TERM lowered", place, 600.0, policy_of_term, "TERM", setup=lowers))
     # Slurm's warning comes while the set-up runs: it must neither end the job nor be lost.
     made.append(training(tmp_path, "slow set-up", place, 60.0, policy, setup=("sleep 30",)))
     cluster.close = lambda: None

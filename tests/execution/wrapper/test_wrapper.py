@@ -134,15 +134,26 @@ def test_a_warning_reaches_a_job_that_listens(tmp_path, monkeypatch):
     assert read_outcome(tmp_path / "result.json").state is JobState.COMPLETED
 
 
-@pytest.mark.parametrize(("limit_s", "warned"), [("60", True), ("3600", False)])
-def test_sigterm_is_the_warning_of_a_job_that_asked_for_it_near_its_limit(tmp_path, monkeypatch, limit_s, warned):
+# A site may shorten a limit, as with --time-min, or extend it. Only the scheduler knows then how the job ended.
+@pytest.mark.parametrize(("limit_s", "state"), [("60", "COMPLETED"), ("3600", "CANCELLED"), ("0.1", "TIMEOUT")])
+def test_sigterm_is_the_warning_of_a_job_that_asked_for_it_and_listens(tmp_path, monkeypatch, limit_s, state):
     options = ["--warning", "TERM", "--warning-s", "30", "--site-walltime-s", limit_s]
     with _started(tmp_path, monkeypatch, LISTENS.replace("SIGUSR1", "SIGTERM"), *options) as process:
         process.terminate()
         assert process.stdout.readline() == "saved\n"
     outcome = read_outcome(tmp_path / "result.json")
-    assert outcome.warned is warned
-    assert outcome.state is (JobState.COMPLETED if warned else JobState.CANCELLED)
+    assert outcome.warned
+    assert outcome.state is JobState(state)
+
+
+def test_sigterm_cancels_a_job_that_asked_for_it_and_does_not_listen(tmp_path, monkeypatch):
+    deaf = "import time; print('ready', flush=True); time.sleep(60)"
+    options = ["--warning", "TERM", "--warning-s", "30", "--site-walltime-s", "3600"]
+    with _started(tmp_path, monkeypatch, deaf, *options) as process:
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    outcome = read_outcome(tmp_path / "result.json")
+    assert (outcome.state, outcome.warned) == (JobState.CANCELLED, False)
 
 
 def test_a_second_sigterm_ends_a_job_that_went_on_after_its_warning(tmp_path, monkeypatch):

@@ -223,12 +223,19 @@ class _Watch:
     def _is_warning(self, number: int) -> bool:
         """True if a signal that ends other commands is the warning of this one, such as SIGTERM.
 
-        The clock tells it from a cancellation.
+        The clock tells it from a cancellation. But sites shorten and extend limits, so at another time a process with
+        a handler gets it as a warning as well, and the scheduler's word tells how the attempt ended.
         """
         limit_s = self.limits.site_walltime_s
         if number != self.limits.warning or self.warning_delivered or limit_s is None:
             return False
-        return limit_s - self.limits.warning_s - EARLIEST_S <= self._used_s() < limit_s - 1.0
+        if limit_s - self.limits.warning_s - EARLIEST_S <= self._used_s() < limit_s - 1.0:
+            return True
+        # With a walltime of its own, this process sends the warning.
+        tree = psutil.Process().children(recursive=True) if self.limits.walltime_s is None else []
+        if handled := any(_catches(process.pid, number) for process in tree):
+            self.end_state, self.reason = self._ended_by_site(), f"ended by {signal.Signals(number).name}"
+        return handled
 
     def _enforce(self) -> None:
         limits = self.limits
