@@ -42,6 +42,14 @@ def slurm(cluster, monkeypatch):
 
 
 @pytest.fixture
+def open_umask():
+    """Let everybody use what is made from now on, unless its maker restricts it."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
 def forked_traces(monkeypatch):
     """Let Leadline's verbs in this process trace in forks, which need not import torch."""
     monkeypatch.setattr("leadline.app.composition.run_process", run_forked)

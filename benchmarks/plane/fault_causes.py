@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.plane.fault_jobs import DesignedJob
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, FailureCause, Job
+from leadline.execution.clock import epoch_s
 from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS
 from leadline.execution.plane.watcher import FORGOTTEN
 
@@ -21,6 +22,8 @@ _BY_OUTAGE = frozenset({FailureCause.NODE, FailureCause.TRANSIENT})
 """Causes of ends after a daemon of Slurm was down."""
 WITHIN_S = 180.0
 """The plane finds what an outage did within this time, because Slurm waits for a silent node."""
+DOWN_S = 60.0
+"""An outage lasts at most half a minute, so it does not explain the end of an attempt that started later than this."""
 FORGOTTEN_WITHIN_S = WITHIN_S + DEFAULT_INTERVALS.killed
 """The plane waits before it calls a started job forgotten."""
 
@@ -118,7 +121,10 @@ def _wrong_cause(
 def _precede(outages: Collection[Outage], attempt: Attempt, verdict: Verdict) -> bool:
     """Return whether an outage shortly before a verdict concerned its attempt."""
     within_s = FORGOTTEN_WITHIN_S if FORGOTTEN.reason in verdict.evidence else WITHIN_S
+    started_s = epoch_s(attempt.started_at) if attempt.started_at else 0.0  # by the clock of Slurm, which is right
     return any(
-        0.0 <= verdict.at_s - outage.at_s <= within_s and outage.node in ("", attempt.node or outage.node)
+        0.0 <= verdict.at_s - outage.at_s <= within_s
+        and started_s <= outage.at_s + DOWN_S
+        and outage.node in ("", attempt.node or outage.node)
         for outage in outages
     )

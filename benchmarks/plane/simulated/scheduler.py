@@ -122,10 +122,11 @@ class SimulatedScheduler:
                 outcomes[job.key] = self._outcome(job, written_s)
         return outcomes
 
-    def cancel(self, ids: Collection[str]) -> None:
-        """Cancel jobs, waiting or running."""
+    def cancel(self, ids: Collection[str], *, waiting: bool = False) -> None:
+        """Cancel jobs, waiting or running, or only those waiting."""
         self._ask()
-        self.site.end(self.site.of(ids), JobState.CANCELLED, "cancelled by its user")
+        jobs = [job for job in self.site.of(ids) if not waiting or job.started_s is None]
+        self.site.end(jobs, JobState.CANCELLED, "cancelled by its user")
 
     def let_begin(self, keys: Collection[str]) -> None:
         """Release held jobs."""

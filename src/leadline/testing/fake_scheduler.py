@@ -129,10 +129,12 @@ class FakeScheduler:
         """Return the logs that a test set."""
         return {key: self.logs[key] for key in keys if key in self.logs}
 
-    def cancel(self, ids: Collection[str]) -> None:
+    def cancel(self, ids: Collection[str], *, waiting: bool = False) -> None:
         """Cancel jobs."""
         self._answer()
         for job_id in ids:
+            if waiting and job_id in self.jobs and self.jobs[job_id].status.state is not JobState.PENDING:
+                continue
             self.cancelled.append(job_id)
             if job_id in self.jobs:
                 self.end(job_id, JobState.CANCELLED)

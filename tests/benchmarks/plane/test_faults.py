@@ -57,10 +57,11 @@ def counted(kind, state, *runs, deaths=(), measured=False):
     return len(found.lost), len(found.twice), len(found.wrong)
 
 
-def causes(kind, state, cause, *, evidence="", staff=None, outages=(), silences=()):
+def causes(kind, state, cause, *, evidence="", staff=None, outages=(), silences=(), started_s=None):
     """Return how many causes are wrong, of one attempt on node n1 that got its verdict at 1,000 s."""
     design = designed(kind)
-    attempt = Attempt("a", design.job.key, 1, PLACE, design.job.spec.resources, noted_at=iso_utc(0.0), node="n1")
+    started_at = None if started_s is None else iso_utc(started_s)
+    attempt = Attempt("a", design.job.key, 1, PLACE, design.job.spec.resources, started_at=started_at, node="n1")
     jobs = {design.job.key: replace(design.job, attempts=(attempt,))}
     verdicts = {"a": Verdict("a", state, cause, evidence, 1000.0)}
     return len(wrong_causes([design], jobs, verdicts, {"a": staff} if staff else {}, outages, silences))
@@ -229,6 +230,8 @@ def test_a_cause_by_design_is_right_and_any_other_is_wrong(kind, cause, state):
     assert causes(kind, S.NODE_FAIL, C.NODE, outages=[Outage(990.0, "n1")]) == 0
     assert causes(kind, S.NODE_FAIL, C.NODE, outages=[Outage(990.0, "n2")]) == 1
     assert causes(kind, S.NODE_FAIL, C.NODE, outages=[Outage(500.0), Outage(1001.0)]) == 1
+    assert causes(kind, S.NODE_FAIL, C.NODE, outages=[Outage(900.0)], started_s=930.0) == 0
+    assert causes(kind, S.NODE_FAIL, C.NODE, outages=[Outage(900.0)], started_s=970.0) == 1
 
 
 def test_a_started_job_counts_as_forgotten_minutes_after_the_outage():

@@ -617,6 +617,48 @@ def test_a_job_that_begins_while_its_move_is_decided_is_ended_only_with_consent(
     assert len(world.job().attempts) == (2 if may_restart else 1)
 
 
+@pytest.mark.parametrize("may_restart", [False, True])
+def test_a_job_that_begins_during_an_outage_after_its_move_was_decided_is_ended_only_with_consent(
+    tmp_path, may_restart
+):
+    def move(situation):
+        if situation.attempt.place == HERE and situation.attempt.state is JobState.PENDING:
+            world.here.down = True
+            return Decision(Action.MOVE, "it ends sooner there", place=THERE)
+        return Decision(Action.KEEP, "it is fine")
+
+    world = World(tmp_path / "journal.sqlite", decide=move)
+    world.journal.add([job("a", policy=Policy((HERE, THERE), may_restart=may_restart))])
+    world.step(3)
+    assert world.job().attempts[0].withdrawn
+    world.here.run(world.here.only())
+    world.restart()
+    world.step(3)
+    world.here.down = False
+    world.step(20)
+    assert bool(world.here.cancelled) is may_restart
+    assert len(world.job().attempts) == (2 if may_restart else 1)
+    if not may_restart:
+        assert world.job().plan is None
+        assert not world.job().attempts[0].withdrawn
+        assert "began before it could be withdrawn: --may-restart was not given" in str(world.said(EventKind.DECISION))
+
+
+def test_a_job_that_completes_before_its_move_is_not_run_again(tmp_path):
+    def move(situation):
+        if situation.attempt.place == HERE and not situation.attempt.state.final:
+            world.here.end(world.here.only(), JobState.COMPLETED, reports=True)
+            return Decision(Action.MOVE, "it ends sooner there", place=THERE)
+        return retry_node_failures(situation)
+
+    world = World(tmp_path / "journal.sqlite", decide=move)
+    world.journal.add([job("a", policy=Policy((HERE, THERE), may_restart=True))])
+    world.step(10)
+    assert world.job().state is JobState.COMPLETED
+    assert len(world.job().attempts) == 1
+    assert world.there.submitted == []
+
+
 def test_a_limit_that_may_not_be_changed_is_counted_as_refused(tmp_path):
     def extend(situation):
         if situation.attempt.state is JobState.RUNNING:

@@ -1,6 +1,7 @@
 """Where commands run: one protocol on this machine and over a real sshd, and words that stay as they are."""
 
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -139,6 +140,7 @@ def test_timeouts_and_missing_programs_are_reported(transport):
     assert transport.run(["sh", "-c", "exit 255"], timeout_s=10).returncode == 255
 
 
+@pytest.mark.usefixtures("open_umask")
 def test_a_file_is_written_whole_or_not_at_all(transport, tmp_path):
     path = PurePosixPath(tmp_path / "new folder" / "it's.sh")
     transport.write(path, "ü\n" * 10_000)
@@ -146,6 +148,7 @@ def test_a_file_is_written_whole_or_not_at_all(transport, tmp_path):
     folder = tmp_path / "new folder"
     assert (folder / "it's.sh").read_text() == "second 'one'\n$x"
     assert [one.name for one in folder.iterdir()] == ["it's.sh"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "it's.sh")] == [0o700, 0o600]
     (tmp_path / "file").touch()
     with pytest.raises(LeadlineError, match="cannot be written"):
         transport.write(PurePosixPath(tmp_path / "file" / "below"), "x")

@@ -1,6 +1,9 @@
 """``leadline watch``, ``cancel`` and ``plane``: over the real scheduler of this machine."""
 
 import json
+import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -55,6 +58,20 @@ def test_a_job_is_submitted_watched_and_added_to_the_history(capsys):
     assert (run["job"]["name"], run["state"]) == ("steps", "COMPLETED")
     main(["explain", "steps"])
     assert "memory" in capsys.readouterr().out.partition("Attempts")[2]
+
+
+def test_the_share_done_is_shown_in_lines_and_on_a_terminal_as_a_bar(capsys):
+    job = submit(sys.executable, "-c", WORK.format(n=600))
+    lines = started("watch")
+    until(lambda: re.search(r"RUNNING at local, \d+ %, \d+ of 600 steps", lines.stdout.readline()))
+    lines.terminate()
+    terminal, end = pty.openpty()
+    with subprocess.Popen([sys.executable, "-m", "leadline", "watch"], stdin=end, stdout=end, stderr=end) as view:
+        shown = b""
+        while not re.search(rb"\[#*\.+\] \xc2\xb7 \d+ of 600 steps", shown):
+            shown += os.read(terminal, 1 << 16)
+        view.terminate()
+    assert main(["cancel", job.key, "-y"]) == 0
 
 
 def test_a_job_that_fails_gives_five_and_its_story_ends_with_its_log(capsys):

@@ -51,8 +51,6 @@ class Actor:
         is_repetitive = is_refused or decision.action in (Action.KEEP, Action.CHECKPOINT)
         if is_repetitive and not self._should_store(attempt):
             return
-        if self._has_begun_meanwhile(job, attempt, decision):
-            return
         self.book.write(events=[NewEvent(EventKind.DECISION, job.key, attempt.key, decision_details(decision))])
         self._act(job, attempt, decision)
 
@@ -75,20 +73,6 @@ class Actor:
         self.released.discard(ended.key)
         situation = self._situation(job, ended, outcome)
         return self.decide(replace(situation, evidence=diagnosis.evidence, cause=diagnosis.cause))
-
-    def _has_begun_meanwhile(self, job: Job, attempt: Attempt, decision: Decision) -> bool:
-        """True if a waiting attempt that is to be withdrawn has left the queue since the last poll.
-
-        It may run now, and ending it would need the user's consent. The next poll tells. Another replica that runs
-        withdraws this one in any case, because its command has not begun.
-        """
-        withdraws = decision.action in (Action.MOVE, Action.RESUBMIT, Action.WITHDRAW)
-        if not withdraws or attempt.state is not JobState.PENDING or attempt.scheduler_id is None:
-            return False
-        if job.policy.may_restart or len(job.live_attempts) > 1:
-            return False
-        status = self.schedulers[attempt.place.system].query([attempt.scheduler_id]).get(attempt.scheduler_id)
-        return status is None or status.state is not JobState.PENDING
 
     def _should_store(self, attempt: Attempt) -> bool:
         """True if a KEEP decision is stored: once for each state, then from time to time."""

@@ -17,7 +17,7 @@ from leadline.execution.plane.rounds import Rounds, off_loop
 from leadline.execution.plane.settler import Settler
 from leadline.execution.plane.stager import Stager
 from leadline.execution.plane.submitter import Submitter
-from leadline.execution.plane.watcher import ObservedEnd, Watcher
+from leadline.execution.plane.watcher import ObservedEnd, Watcher, may_end
 from leadline.execution.schedulers.port import RequestRefused, Scheduler, SchedulerStatus
 
 IDLE_S = 0.5
@@ -238,15 +238,20 @@ class Plane:
             SchedulerUnreachable: it is tried again later.
         """
         jobs = [self.book.jobs[key] for key in self.book.unwanted]
-        withdrawn = [attempt for job in jobs for attempt in job.live_attempts if job.cancelled or attempt.withdrawn]
-        unwanted = [attempt for attempt in withdrawn if attempt.place.system == watcher.system]
+        unwanted = [
+            (job, attempt)
+            for job in jobs
+            for attempt in job.live_attempts
+            if (job.cancelled or attempt.withdrawn) and attempt.place.system == watcher.system
+        ]
         cancelled = self._cancelled_keys.setdefault(watcher.system, set())
-        cancelled &= {attempt.key for attempt in unwanted}
-        for attempt in unwanted:
+        cancelled &= {attempt.key for _, attempt in unwanted}
+        for job, attempt in unwanted:
             if attempt.scheduler_id is None or attempt.key in cancelled:
                 continue
             try:
-                watcher.scheduler.cancel([attempt.scheduler_id])
+                waiting = attempt.state is JobState.PENDING and not may_end(job, attempt)
+                watcher.scheduler.cancel([attempt.scheduler_id], waiting=waiting)
             except RequestRefused as error:
                 self.book.write(events=[attempt_event(EventKind.FAULT, attempt, {"why": str(error)})])
             watcher.rhythm.hurry()

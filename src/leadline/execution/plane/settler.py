@@ -114,8 +114,8 @@ class Settler:
                 replace(attempt, withdrawn=attempt.withdrawn or (attempt.live and useless)) for attempt in job.attempts
             )
             return replace(job, attempts=attempts), []
-        # Another copy completed, so the end of this one changes nothing.
-        if done and (ended.state is not JobState.COMPLETED or job.cancelled):
+        # Another copy completed, or this one before it could be withdrawn.
+        if done and (ended.state is not JobState.COMPLETED or job.cancelled or ended.withdrawn):
             return closed_job(job, JobState.COMPLETED, "")
         if job.cancelled:
             return closed_job(job, JobState.CANCELLED, "cancelled by its user")

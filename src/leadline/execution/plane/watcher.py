@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt, EventKind
+from leadline.core.plane import Action, Attempt, EventKind, Job
 from leadline.core.units import MINUTE_S
 from leadline.execution.clock import Clock, iso_utc
+from leadline.execution.plane.decide import NO_CONSENT
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, NewEvent, attempt_event
 from leadline.execution.plane.poll_interval import PollIntervals, PollSchedule
@@ -57,22 +58,28 @@ class Watcher:
         Raises:
             SchedulerUnreachable: there was no answer, and nothing was concluded.
         """
-        live = [(attempt.scheduler_id, attempt) for _, attempt in self.book.live(self.system) if attempt.scheduler_id]
+        open_attempts = self.book.live(self.system)
+        live = [(attempt.scheduler_id, job, attempt) for job, attempt in open_attempts if attempt.scheduler_id]
         if not live:
             self.rhythm.rest()
             return []
         began_s, worked_s = self.clock.monotonic_s(), self.clock.cpu_s()
-        statuses = self.scheduler.query([scheduler_id for scheduler_id, _ in live])
+        statuses = self.scheduler.query([scheduler_id for scheduler_id, *_ in live])
         took_s, cpu_s = self.clock.monotonic_s() - began_s, self.clock.cpu_s() - worked_s
-        changed, gone = [], []
-        for scheduler_id, attempt in live:
+        changed, gone, kept = [], [], []
+        for scheduler_id, job, attempt in live:
             status = _matching_status(attempt, statuses.get(scheduler_id))
             if status is None or status.state.final:
                 gone.append((attempt, status))
                 continue
             self.missing_s.pop(attempt.key, None)
             self._note_start(attempt, status)
-            if (updated := _updated(attempt, status)) != attempt:
+            updated = _updated(attempt, status)
+            begins = attempt.state is JobState.PENDING and updated.state is JobState.RUNNING
+            if begins and attempt.withdrawn and not may_end(job, attempt):
+                updated = replace(updated, withdrawn=False)
+                kept.append(replace(job, plan=None, reason=""))
+            if updated != attempt:
                 changed.append((attempt, updated))
         poll: EventDetails = {"system": self.system, "live": len(live), "gone": len(gone), "changed": len(changed),
                 "took_s": round(took_s, 3)}  # fmt: skip
@@ -80,7 +87,7 @@ class Watcher:
         if changed or not gone:
             changes = [event for before, updated in changed for event in _changes(before, updated)]
             events = [NewEvent(EventKind.POLL, details=poll), *changes]
-            self.book.write(attempts=[updated for _, updated in changed], events=events)
+            self.book.write(jobs=kept, attempts=[updated for _, updated in changed], events=events)
         ends = self._ends(gone) if gone else []
         # The end of an outage is an event of its own, for the display.
         if self.rhythm.answered(changed=bool(changed or gone), took_s=took_s, cpu_s=cpu_s):
@@ -203,6 +210,11 @@ class Watcher:
         return now_s - self.missing_s.setdefault(attempt.key, now_s)
 
 
+def may_end(job: Job, attempt: Attempt) -> bool:
+    """True if a withdrawn attempt may be ended after it began: with consent, or if another copy runs instead."""
+    return job.cancelled or job.policy.may_restart or attempt.held or len(job.live_attempts) > 1
+
+
 def progress_details(outcome: JobOutcome) -> EventDetails:
     """Return the progress of a report as event details: epochs, steps, memory."""
     progress = outcome.progress
@@ -258,6 +270,9 @@ def _changes(before: Attempt, attempt: Attempt) -> Iterator[NewEvent]:
     if before.state is not attempt.state:
         details: EventDetails = {"state": state, "reason": attempt.reason, "node": attempt.node}
         yield attempt_event(EventKind.STATE, attempt, details)
+    if before.withdrawn and not attempt.withdrawn:
+        why = f"it began before it could be withdrawn: {NO_CONSENT}"
+        yield NewEvent(EventKind.DECISION, attempt.job, attempt.key, {"action": Action.KEEP.value, "why": why})
     # Schedulers round the requested limit up to whole minutes.
     if before_s is not None and limit_s is not None and not before_s <= limit_s < before_s + MINUTE_S:
         details = {"state": state, "walltime_s": limit_s, "walltime_before_s": before_s}

@@ -51,10 +51,10 @@ def log_name(key: str) -> str:
 def link_line(folder: PurePosixPath, link: str) -> str:
     """Return a bash line that links the output of the attempt ``LEADLINE_KEY`` to ``link``, a word of the shell.
 
-    A script that is submitted by hand has no such output.
+    A script that is submitted by hand has no such output. The user's file of that name stays.
     """
     log = f'{shlex.quote(f"{folder}/{RUNS_FOLDER}")}/"{log_name("$LEADLINE_KEY")}"'
-    return f"[ ! -e {log} ] || ln -sfn {log} {link} 2>/dev/null || true"
+    return f"[ ! -e {log} ] || {{ [ -e {link} ] && [ ! -L {link} ]; }} || ln -sfn {log} {link} 2>/dev/null || true"
 
 
 def replace_link(link: Path, target: Path) -> None:

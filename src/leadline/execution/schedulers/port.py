@@ -194,8 +194,8 @@ class Scheduler(Protocol):
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
         """Return the ends of the output of these attempts; those without an output file are absent."""
 
-    def cancel(self, ids: Collection[str]) -> None:
-        """Cancel jobs, waiting or running; ended jobs are skipped. Another user's job is refused."""
+    def cancel(self, ids: Collection[str], *, waiting: bool = False) -> None:
+        """Cancel jobs, or only those ``waiting``; ended jobs are skipped. Another user's job is refused."""
 
     def let_begin(self, keys: Collection[str]) -> None:
         """Release held attempts, waiting or running, so that their commands begin; repeating it is harmless."""

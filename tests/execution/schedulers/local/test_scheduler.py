@@ -205,8 +205,10 @@ def test_waiting_jobs_are_cancelled_at_once_and_running_ones_terminated(local):
     runs = local.submit(shell("runs", "sleep 60", cores_per_task=2))
     until(local, [runs], running)
     waits = local.submit(shell("waits", "true"))
-    local.cancel([waits, runs])
+    local.cancel([waits, runs], waiting=True)
     assert JobState.CANCELLED is local.query([waits])[waits].state
+    assert JobState.RUNNING is local.query([runs])[runs].state
+    local.cancel([waits, runs])
     assert local.query([waits])[waits].started_s is None
     assert JobState.CANCELLED is until(local, [runs])[runs].state
     local.cancel([waits, runs])

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import sys
 import time
 from dataclasses import replace
@@ -54,6 +55,7 @@ def reported(pbs, *keys):
     return found if len(found) == len(keys) and all(one.state.final for one in found.values()) else None
 
 
+@pytest.mark.usefixtures("open_umask")
 def test_jobs_are_submitted_found_again_and_followed_to_their_reports(pbs, tmp_path):
     good = pbs.submit(job("k1", f"echo made > {tmp_path}/made"))
     bad = pbs.submit(job("k2", "echo wrong; exit 3"))
@@ -71,6 +73,8 @@ def test_jobs_are_submitted_found_again_and_followed_to_their_reports(pbs, tmp_p
     told = pbs.account([good, bad, "999999"])
     assert (told[good].state, told[bad].state, told[bad].exit_code) == (JobState.COMPLETED, JobState.FAILED, 3)
     assert (tmp_path / "made").read_text() == "made\n"
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "runs", tmp_path / "runs" / "k1.log")}
+    assert modes == {"runs": 0o700, "k1.log": 0o600}
 
 
 def test_a_job_is_cancelled_and_its_limit_is_not_changed_where_qalter_cannot(pbs):
@@ -199,6 +203,16 @@ def test_jobs_that_ended_are_passed_over_when_they_are_cancelled_and_others_are_
     assert played.asked == [["qdel", "12[3].pbs01", "9.pbs01"]]
     with pytest.raises(SchedulerUnreachable, match="Unauthorized Request"):
         over(qdel=CompletedProcess(159, "", "qdel: Unauthorized Request  9.pbs01\n"))[0].cancel(["9.pbs01"])
+
+
+def test_only_waiting_jobs_are_deleted_if_running_ones_may_not_be():
+    queue = '{"Jobs": {"8.pbs01": {"job_state": "Q"}, "9.pbs01": {"job_state": "R"}}}'
+    scheduler, played = over(qstat=CompletedProcess(0, queue, ""), qdel=CompletedProcess(0, "", ""))
+    scheduler.cancel(["8.pbs01", "9.pbs01"], waiting=True)
+    assert played.asked[-1] == ["qdel", "8.pbs01"]
+    scheduler, played = over(qstat=CompletedProcess(0, queue.replace('"Q"', '"R"'), ""))
+    scheduler.cancel(["8.pbs01", "9.pbs01"], waiting=True)
+    assert [command for command, *_ in played.asked] == ["qstat"]
 
 
 def test_a_limit_is_written_in_the_format_of_pbs():

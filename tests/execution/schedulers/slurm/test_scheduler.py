@@ -3,6 +3,7 @@
 import itertools
 import re
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -154,6 +155,19 @@ def test_a_job_runs_measured_and_is_reported_from_submission_to_end(scheduler, c
     assert {sent.key: job} == scheduler.find([sent.key, "never-sent"])
 
 
+@pytest.mark.usefixtures("open_umask")
+@pytest.mark.parametrize("earlier", [False, True])
+def test_only_the_owner_reads_what_jobs_write(scheduler, earlier):
+    runs = Path(scheduler.folder) / "runs"
+    if earlier:
+        runs.mkdir(parents=True)  # as others may read it, made by hand
+    sent = submission("true")
+    ended(scheduler, scheduler.submit(sent))
+    assert scheduler.log_tails(sent.keys)
+    assert stat.S_IMODE(runs.stat().st_mode) == 0o700
+    assert earlier or stat.S_IMODE(runs.parent.stat().st_mode) == 0o700
+
+
 def test_an_array_is_one_submission_of_elements_with_keys_of_their_own(scheduler):
     code = "import os, sys; print(os.environ['LEADLINE_KEY']); sys.exit(int(os.environ['LEADLINE_INDEX']) == 4)"
     sent = python(code, indices=(1, 4, 5), most=2)
@@ -203,6 +217,9 @@ def test_the_queue_reports_waiting_and_running_jobs_with_reasons(scheduler, clus
     found = scheduler.query([runs, waits, f"{array}_7", "999999"])
     assert {runs, waits, f"{array}_7"} == set(found)
     assert (found[waits].state, found[waits].reason, found[waits].started_s) == (JobState.PENDING, "Dependency", None)
+    scheduler.cancel([runs, f"{array}_1", "999999"], waiting=True)
+    assert JobState.CANCELLED is ended(scheduler, f"{array}_1").state
+    assert JobState.RUNNING is scheduler.query([runs])[runs].state
     scheduler.cancel([runs, waits, array, "999999"])
     assert JobState.CANCELLED is ended(scheduler, runs).state
     assert JobState.CANCELLED is ended(scheduler, waits).state

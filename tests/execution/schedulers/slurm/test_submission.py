@@ -74,6 +74,10 @@ def test_the_link_to_the_output_has_the_name_that_sbatch_gives(tmp_path):
     assert list(own.iterdir()) == [], "a script that is submitted by hand has its output elsewhere"
     run_script(script, SLURM_JOB_NAME="fft-k1", SLURM_JOB_ID="77")
     assert [(link.name, link.read_text()) for link in own.iterdir()] == [("slurm-77.out", "said")]
+    (own / "slurm-78.out").write_text("of another cluster")
+    run_script(script, SLURM_JOB_NAME="fft-k1", SLURM_JOB_ID="78")
+    assert not (own / "slurm-78.out").is_symlink(), "ids start again on another cluster, and files are the user's"
+    assert (own / "slurm-78.out").read_text() == "of another cluster"
     array = batch_script(replace(ARRAY, spec=linked.spec, link="3f2a91"), None, FOLDER, None)
     assert '"slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out"' in array
 

@@ -144,12 +144,12 @@ class LocalScheduler:
         paths = {entry.key: log_path(self.folder, entry) for entry in entries}
         return {key: read_tail(path, most_bytes) for key, path in paths.items() if path.exists()}
 
-    def cancel(self, ids: Collection[str]) -> None:
+    def cancel(self, ids: Collection[str], *, waiting: bool = False) -> None:
         """Cancel jobs: a waiting one at once, a running one by SIGTERM and, after a delay, SIGKILL."""
         with _reachable():
             for entry in self._journal.at(ids).values():
                 cancelled = unmeasured_outcome(entry, JobState.CANCELLED, "cancelled before it was started")
-                if entry.state.final or self._journal.settle(entry.key, cancelled, if_waiting=True):
+                if entry.state.final or self._journal.settle(entry.key, cancelled, if_waiting=True) or waiting:
                     continue
                 self._journal.mark_cancelled(entry.key)
                 self._end(self._journal.get(entry.key))

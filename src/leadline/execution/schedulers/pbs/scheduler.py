@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
-from leadline.core.jobs import JobSpec
+from leadline.core.jobs import JobSpec, JobState
 from leadline.core.processes import CompletedProcess
 from leadline.execution.schedulers.attempt_files import SiteScheduler
 from leadline.execution.schedulers.pbs.parsing import (
@@ -128,8 +128,10 @@ class PbsScheduler(SiteScheduler):
                     jobs[ids_by_short.get(short_id(number), number)] = job
         return jobs
 
-    def cancel(self, ids: Collection[str]) -> None:
+    def cancel(self, ids: Collection[str], *, waiting: bool = False) -> None:
         """Delete jobs; ended jobs are skipped."""
+        if waiting:  # qdel has no such filter
+            ids = [job_id for job_id, status in self.query(ids).items() if status.state is JobState.PENDING]
         for chunk in chunks(sorted(ids), AT_ONCE):
             answer = self._run(["qdel", *map(pbs_id, chunk)])
             lines = [line for line in (answer.stderr + answer.stdout).splitlines() if line.strip()]

@@ -22,7 +22,7 @@ AWAY = re.compile(
 NOTHING_SENT = re.compile(
     r"connect failure|connection refused|standby mode|munge|authentication|configuration source|dns srv", re.IGNORECASE
 )
-BUSY = re.compile(r"MaxSubmitJob|temporarily un(able|available)|too many (jobs|pending)", re.IGNORECASE)
+BUSY = re.compile(r"(Max|Grp)SubmitJob|temporarily un(able|available)|too many (jobs|pending)", re.IGNORECASE)
 """Error texts of a site or association that accepts no more jobs for now."""
 GONE = re.compile(r"invalid job id|already (completing|completed|finished)|job/step already", re.IGNORECASE)
 """Error texts about a job that is not there, or not any more."""

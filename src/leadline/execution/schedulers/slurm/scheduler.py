@@ -135,13 +135,14 @@ class SlurmScheduler(SiteScheduler):
         vanished = SchedulerStatus(JobState.CANCELLED, "cancelled before it started")
         return statuses | {job_id: vanished for job_id in cancelled_ids if job_id not in listed}
 
-    def cancel(self, ids: Collection[str]) -> None:
+    def cancel(self, ids: Collection[str], *, waiting: bool = False) -> None:
         """Cancel jobs with scancel."""
+        command = ["scancel", "--state=PENDING"] if waiting else ["scancel"]
         # Slurm 22.05 forgets cancelled elements of a waiting array without a trace.
         self._cancelled.update(job_id for job_id in ids if "_" in job_id)
         for cluster, numbers in by_cluster(ids).items():
             for chunk in chunks(sorted(numbers), AT_ONCE):
-                answer = replace(self._commands, cluster=cluster).ask(["scancel", *chunk])
+                answer = replace(self._commands, cluster=cluster).ask([*command, *chunk])
                 lines = [line for line in answer.stderr.splitlines() if line.strip() and not GONE.search(line)]
                 if answer.returncode and lines:
                     why = error_text(answer)
