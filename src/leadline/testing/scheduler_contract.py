@@ -111,8 +111,10 @@ class SchedulerContract(ABC):
         running = scheduler.submit(self.job(100))
         waiting = scheduler.submit(replace(self.job(100), after=(running,)))
         self.until(scheduler, [running], lambda status: status.state is JobState.RUNNING)
+        scheduler.cancel([running, waiting], waiting=True)
+        self.until(scheduler, [waiting], _final)
+        assert scheduler.query([running])[running].state is JobState.RUNNING
         scheduler.cancel([running, waiting])
-
         states = {status.state for status in self.until(scheduler, [running, waiting], _final).values()}
         assert {JobState.CANCELLED} == states
 

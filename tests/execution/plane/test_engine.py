@@ -629,7 +629,7 @@ def test_a_job_that_begins_during_an_outage_after_its_move_was_decided_is_ended_
 
     world = World(tmp_path / "journal.sqlite", decide=move)
     world.journal.add([job("a", policy=Policy((HERE, THERE), may_restart=may_restart))])
-    world.step(3)
+    world.step(20)
     assert world.job().attempts[0].withdrawn
     world.here.run(world.here.only())
     world.restart()

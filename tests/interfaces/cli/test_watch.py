@@ -62,9 +62,9 @@ def test_a_job_is_submitted_watched_and_added_to_the_history(capsys):
 
 def test_the_share_done_is_shown_in_lines_and_on_a_terminal_as_a_bar(capsys):
     job = submit(sys.executable, "-c", WORK.format(n=600))
-    lines = started("watch")
-    until(lambda: re.search(r"RUNNING at local, \d+ %, \d+ of 600 steps", lines.stdout.readline()))
-    lines.terminate()
+    with started("watch") as view:
+        until(lambda: re.search(r"RUNNING at local, \d+ %, \d+ of 600 steps", view.stdout.readline()))
+        view.terminate()
     terminal, end = pty.openpty()
     with subprocess.Popen([sys.executable, "-m", "leadline", "watch"], stdin=end, stdout=end, stderr=end) as view:
         shown = b""

@@ -1,7 +1,7 @@
 """The open jobs of the journal in memory. Every change is written to the journal first."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -76,10 +76,11 @@ class JobCache:
         return jobs
 
     def write(
-        self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), events: Iterable[NewEvent] = ()
-    ) -> None:
-        """Write to the journal, then to memory."""
-        jobs, attempts = list(jobs), [self._merged(attempt) for attempt in attempts]
+        self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), events: Iterable[NewEvent] = (),
+        kept: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """Write to the journal, then to memory; attempts ``kept`` are not withdrawn any more."""
+        jobs, attempts = list(jobs), [self._merged(attempt, kept) for attempt in attempts]
         # The journal first: after a crash, memory must not know more than the disk.
         self.journal.write(jobs=jobs, attempts=attempts, events=events)
         changed: dict[str, Job] = {}
@@ -98,10 +99,11 @@ class JobCache:
         attempts = self.jobs[attempt.job].attempts if attempt.job in self.jobs else ()
         return next((current for current in attempts if current.key == attempt.key), attempt)
 
-    def _merged(self, attempt: Attempt) -> Attempt:
+    def _merged(self, attempt: Attempt, kept: Collection[str]) -> Attempt:
         """Return an attempt with the flags that the rounds of other systems set while its scheduler was called."""
         now = self.current(attempt)
-        return replace(attempt, withdrawn=attempt.withdrawn or now.withdrawn, begins=attempt.begins or now.begins)
+        withdrawn = (attempt.withdrawn or now.withdrawn) and attempt.key not in kept
+        return replace(attempt, withdrawn=withdrawn, begins=attempt.begins or now.begins)
 
     def note_failure(self, system: str, rhythm: PollSchedule, why: str) -> None:
         """Store that a system did not answer, and when it is tried again: one event, which later failures update."""

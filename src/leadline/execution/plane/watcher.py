@@ -66,7 +66,7 @@ class Watcher:
         began_s, worked_s = self.clock.monotonic_s(), self.clock.cpu_s()
         statuses = self.scheduler.query([scheduler_id for scheduler_id, *_ in live])
         took_s, cpu_s = self.clock.monotonic_s() - began_s, self.clock.cpu_s() - worked_s
-        changed, gone, kept = [], [], []
+        changed, gone, kept = [], [], {}
         for scheduler_id, job, attempt in live:
             status = _matching_status(attempt, statuses.get(scheduler_id))
             if status is None or status.state.final:
@@ -78,7 +78,7 @@ class Watcher:
             begins = attempt.state is JobState.PENDING and updated.state is JobState.RUNNING
             if begins and attempt.withdrawn and not may_end(job, attempt):
                 updated = replace(updated, withdrawn=False)
-                kept.append(replace(job, plan=None, reason=""))
+                kept[attempt.key] = replace(job, plan=None, reason="")
             if updated != attempt:
                 changed.append((attempt, updated))
         poll: EventDetails = {"system": self.system, "live": len(live), "gone": len(gone), "changed": len(changed),
@@ -87,7 +87,8 @@ class Watcher:
         if changed or not gone:
             changes = [event for before, updated in changed for event in _changes(before, updated)]
             events = [NewEvent(EventKind.POLL, details=poll), *changes]
-            self.book.write(jobs=kept, attempts=[updated for _, updated in changed], events=events)
+            attempts = [updated for _, updated in changed]
+            self.book.write(jobs=kept.values(), attempts=attempts, events=events, kept=kept)
         ends = self._ends(gone) if gone else []
         # The end of an outage is an event of its own, for the display.
         if self.rhythm.answered(changed=bool(changed or gone), took_s=took_s, cpu_s=cpu_s):
