@@ -162,8 +162,12 @@ def test_a_system_is_shown_with_its_partitions_prices_and_source(capsys):
 
 def test_a_device_is_shown_with_every_known_figure_and_its_source(capsys):
     shown = run(capsys, "devices", "show", "h200").out
-    assert "memory_bytes" in shown
-    assert "source" in shown
+    figures = {line[2:22].strip(): line[23:] for line in shown.splitlines()[1:]}
+    assert (figures["memory"], figures["memory rate"], figures["boost"]) == ("141 GiB", "4,800 GB/s", "1.83 GHz")
+    assert "bfloat16 989, float8 1,979" in figures["peak"]
+    assert figures["peak"].endswith(" TFLOP/s")
+    assert "source" in figures
+    assert not {"{", "[", "_"} & set("".join(figures))
     document = json.loads(run(capsys, "devices", "show", "H200", "--json").out)
     assert document["schema"] == "leadline.device/1"
     assert document["peak_flops_per_s"]["bfloat16"] > 9e14

@@ -1,12 +1,15 @@
 """``leadline devices``: list and show the devices of the catalog."""
 
+from typing import Any
+
 import click
 
 from leadline.app.composition import user_catalog
 from leadline.core.documents import to_document
 from leadline.core.units import format_bytes
 from leadline.interfaces.cli.command import argument, group, json_option
-from leadline.interfaces.cli.output import print_json, print_table
+from leadline.interfaces.cli.jobs import wrap_text
+from leadline.interfaces.cli.output import print_json, print_table, table_width
 
 
 @group("devices")
@@ -48,10 +51,27 @@ def show(name: str, *, json: bool) -> None:
         return
     click.secho(device.name, bold=True)
     for field, value in document.items():
-        if field not in ("schema", "name", "calibration") and value not in (None, "", [], {}):
-            click.echo(f"  {field:<20} {value}")
+        if field not in ("schema", "name", "calibration") and value not in (None, "", [], (), {}):
+            title, text = _spec(field, value)
+            click.echo("\n".join(wrap_text(f"  {title:<20} ", text, table_width())))
     if device.calibration:
         click.echo(f"  calibrated           {device.calibration.measured_at}, {device.calibration.software}")
+
+
+_UNITS = {"_bytes_per_s": (1e9, "GB/s"), "_hz": (1e9, "GHz"), "_w": (1.0, "W"), "_flops_per_s": (1e12, "TFLOP/s")}
+"""Ending of a field's name to the size and the name of the unit that people read it in."""
+
+
+def _spec(field: str, value: Any) -> tuple[str, str]:  # noqa: ANN401 - a field of any type
+    """Return the words for a field of a device, and its value with its unit."""
+    for ending, (size, unit) in _UNITS.items():
+        if field.endswith(ending):
+            title = field.removesuffix(ending).replace("_", " ") + " rate" * (unit == "GB/s")
+            rates = [f"{name} {rate / size:,.4g}" for name, rate in value.items()] if isinstance(value, dict) else []
+            return title, f"{', '.join(rates) or format(value / size, ',.4g')} {unit}"
+    if field.endswith("_bytes"):
+        return field.removesuffix("_bytes").replace("_", " "), format_bytes(value)
+    return field.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _tera(rate: float | None) -> str:
