@@ -24,7 +24,7 @@ from leadline.core.recommendation import Constraints
 from leadline.core.systems import Billing, BillingRule, NodeType, Partition, System
 from leadline.core.units import GB, GIB, HOUR_S
 from leadline.core.workload import Workload
-from leadline.estimators.memory.offload import PCIE_BYTES_PER_S, list_offloads
+from leadline.estimators.memory.offload import list_offloads
 from leadline.recommendation.feasibility import PlacementCandidate
 from leadline.recommendation.ranking import rank_candidates
 
@@ -68,7 +68,7 @@ def offloaded_decoding() -> BenchmarkRow:
     device = toolbox().catalog.device("T4")
     (predicted,) = estimate(work, toolbox(), on=["T4"]).estimates
     (offload,) = list_offloads(predicted, device, work)
-    transfer_s = predicted.basis.memory_breakdown_bytes["parameter"] / PCIE_BYTES_PER_S[device.pcie_generation or 4]
+    transfer_s = predicted.basis.memory_breakdown_bytes["parameter"] / (device.host_bytes_per_s or 0.0)
     seconds = offload.step_s.point if offload.step_s else 0.0
     return at_least("offloaded decoding ÷ the transfers of its weights", seconds / (TOKENS * transfer_s), 0.99, "ratio",
                     baseline=1 / TOKENS, how="Llama 7B on a T4, 128 tokens; baseline: one transfer")  # fmt: skip

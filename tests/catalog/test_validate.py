@@ -77,6 +77,38 @@ def test_an_old_price_is_a_warning(catalog):
     assert any("2023" in finding.problem for finding in stale)
 
 
+def warnings(devices, systems=()):
+    return [(row.entry, row.problem) for row in validate_catalog(devices, list(systems), TODAY) if not row.error]
+
+
+def test_every_device_partition_and_price_of_the_shipped_catalog_has_a_date_and_nothing_is_recalled_of_prices(catalog):
+    assert not any("no date" in problem for _, problem in warnings(catalog.devices(), catalog.systems()))
+    priced = [(row.name, row.source) for system in catalog.systems() for row in system.partitions
+              if row.billing and row.billing.currency == "USD" and row.billing.node_hour]  # fmt: skip
+    assert priced
+    assert [row for row in priced if "recalled" in row[1]] == []
+
+
+def test_a_device_or_system_without_a_date_is_a_warning(catalog):
+    system, device = catalog.system("Pitzer"), replace(catalog.device("T4"), as_of="")
+    undated = replace(system, as_of="", partitions=(replace(system.partitions[0], as_of="", billing=None),))
+    assert ("T4", "has no date") in warnings([device])
+    assert ("Pitzer", "has no date") in warnings(catalog.devices(), [undated])
+
+
+def test_a_price_without_a_date_is_a_warning_and_an_unknown_price_is_none(catalog):
+    system = catalog.system("AWS us-east-1")
+    row = system.partitions[0]
+    price = replace(row.billing, as_of="")
+    for as_of, billing, expected in (
+        ("", price, ["its price has no date"]), ("catalog v8", price, ["its price has no date"]), ("2025", price, []),
+        ("2020", replace(price, node_hour=None), []),
+    ):  # fmt: skip
+        undated = replace(system, as_of=as_of, partitions=(replace(row, as_of=as_of, billing=billing),))
+        prices = [problem for _, problem in warnings(catalog.devices(), [undated]) if "price" in problem]
+        assert prices == expected
+
+
 @pytest.mark.parametrize("name", ["pitzer", "OSC-Pitzer", "PITZER"])
 def test_a_system_is_found_as_people_type_it(catalog, name):
     assert catalog.system(name).name == "Pitzer"

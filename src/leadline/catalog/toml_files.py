@@ -87,6 +87,7 @@ class DeviceRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tdp_w: float | None = None
     link_gb_per_s: float | None = None
     scale_up_gpus: int | None = None
+    host_link_gb_per_s: float | None = None
     pcie_generation: int | None = None
     as_of: str = ""
     note: str = ""

@@ -16,6 +16,7 @@ HALF_TO_SINGLE = {"Volta": 8.2, "Turing": 8.2, "Ampere": 16.2, "Ada": 4.2, "Hopp
 PRICE_YEARS = 3
 """Age in years at which a price is stale."""
 
+UNDATED = ("has no date", "add as_of, when its source was true")
 _YEAR = re.compile(r"\b(19|20)\d{2}\b")
 
 
@@ -45,6 +46,8 @@ def validate_catalog(devices: Sequence[Device], systems: Sequence[System], today
         findings.extend(_duplicates(f"partition of {system.name}", (row.name for row in system.partitions)))
         if not system.source:
             findings.append(Finding(system.name, "has no source", "add its source"))
+        if not all(partition.as_of or system.as_of for partition in system.partitions):
+            findings.append(Finding(system.name, *UNDATED, error=False))
         for partition in system.partitions:
             findings.extend(_partition(system, partition, names, today))
     return sorted(findings, key=lambda finding: not finding.error)
@@ -53,6 +56,8 @@ def validate_catalog(devices: Sequence[Device], systems: Sequence[System], today
 def _device(device: Device) -> Iterator[Finding]:
     if not device.source:
         yield Finding(device.name, "has no source", "add its source")
+    if not device.as_of and device.calibration is None:
+        yield Finding(device.name, *UNDATED, error=False)
     specs = {spec.name: getattr(device, spec.name) for spec in fields(device)}
     specs |= {f"its {dtype} peak": peak for dtype, peak in device.peak_flops_per_s.items()}
     for name, value in specs.items():
@@ -115,8 +120,10 @@ def _price(name: str, billing: Billing, as_of: str, today: date) -> Iterator[Fin
         yield Finding(name, f"its charge factor is {billing.charge_factor:g}", "set free = true")
     dated = billing.as_of or as_of
     years = [int(match.group()) for match in _YEAR.finditer(dated)]
-    if billing.currency == "USD" and not billing.free and years and today.year - max(years) >= PRICE_YEARS:
-        yield Finding(name, f"its price is of {max(years)}", "look the price up again and change as_of", error=False)
+    is_price = billing.currency == "USD" and not billing.free and any(rates)
+    if is_price and today.year - max(years, default=0) >= PRICE_YEARS:
+        problem = f"its price is of {max(years)}" if years else "its price has no date"
+        yield Finding(name, problem, "look the price up again and change as_of", error=False)
 
 
 def _duplicates(kind: str, names: Iterable[str]) -> Iterator[Finding]:

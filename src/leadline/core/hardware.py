@@ -81,6 +81,11 @@ RESIDENT_THREADS = {
 """Resident threads per multiprocessor by compute capability (CUDA C++ Programming Guide, technical specifications)."""
 
 
+COPY_EFFICIENCY = 0.75
+PCIE_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9, 6: 96e9}
+"""Rate of pinned copies over 16 lanes in one direction by generation: three quarters of the lanes' rate."""
+
+
 class Device(Frozen):
     """A GPU, CPU or other accelerator."""
 
@@ -105,6 +110,8 @@ class Device(Frozen):
     """Bidirectional bandwidth of the device's own interconnect (NVLink, Infinity Fabric)."""
     scale_up_gpus: int | None = None
     """GPUs that the link joins in the usual server or rack of this device; a node type may state its own."""
+    host_link_bytes_per_s: float | None = None
+    """Peak to the host in one direction where the link is no PCIe slot (NVLink-C2C, Infinity Fabric)."""
     pcie_generation: int | None = None
     aliases: tuple[str, ...] = ()
     confidence: Confidence = Confidence.KNOWN
@@ -117,6 +124,18 @@ class Device(Frozen):
     def is_calibrated(self) -> bool:
         """True if kernels were timed on the device."""
         return self.calibration is not None and bool(self.calibration.timings)
+
+    @property
+    def shares_host_memory(self) -> bool:
+        """True if the device and its host have one memory."""
+        return self.form_factor in ("APU", "module")
+
+    @property
+    def host_bytes_per_s(self) -> float | None:
+        """Rate of pinned copies to or from the host in one direction; ``None`` if the link is unknown."""
+        if self.host_link_bytes_per_s:
+            return COPY_EFFICIENCY * self.host_link_bytes_per_s
+        return PCIE_BYTES_PER_S.get(self.pcie_generation or 0)
 
     @property
     def threads_per_unit(self) -> int | None:

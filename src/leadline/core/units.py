@@ -2,6 +2,7 @@
 
 import math
 import re
+from datetime import timedelta
 
 from leadline.core.errors import InvalidInput
 
@@ -76,6 +77,11 @@ def parse_duration_s(text: str, *, bare_s: float | None = None) -> float:
     if not spans or "".join(span.group() for span in spans) != re.sub(r"\s+(?=\d)", "", stripped):
         raise InvalidInput(f"{text!r} is not a duration: write for example 90s, 15m, 2h30m, 1-12:00:00")
     return sum(float(span["number"]) * _SPAN_S[span["unit"].lower()] for span in spans)
+
+
+def duration_s(value: str | timedelta) -> float:
+    """Return a duration in seconds; ``InvalidInput`` as in ``parse_duration_s``, also for a bare number."""
+    return value.total_seconds() if isinstance(value, timedelta) else parse_duration_s(str(value))
 
 
 def _bare_number(text: str, scale: float | None, units: tuple[str, ...]) -> float:

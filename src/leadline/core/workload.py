@@ -216,7 +216,7 @@ class Workload(Frozen):
     epochs: float | None = None
     steps: int | None = None
     gpus: int = 1
-    needs_gpus: bool = False  # True if the user asked for GPUs, so that a place without any is no candidate
+    needs_gpus: bool = False  # True if the user or a launcher asked for GPUs: a place without any is no candidate
     name: str = ""
     compiled: bool = False  # use the graph that the framework's compiler makes for each device
     defaulted: tuple[str, ...] = ()  # fields that a default filled, for the output

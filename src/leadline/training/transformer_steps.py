@@ -133,8 +133,10 @@ def predict_decoder_step(
     """
     fabric = fabric or job_fabric(workload, device, None, None)
     step = decoder_step(job, workload, device, fabric)
-    ends = (fabric.island_bytes_per_s, fabric.high_bytes_per_s, fabric.low_bytes_per_s)
-    point, low, high = model.predict([replace(step, node_bytes_per_s=rate or None) for rate in ends], level)
+    slower, faster = fabric.link_ends(device)
+    ends = (device, fabric.island_bytes_per_s), (faster, fabric.high_bytes_per_s), (slower, fabric.low_bytes_per_s)
+    steps = [replace(step, device=each, node_bytes_per_s=rate or None) for each, rate in ends]
+    point, low, high = model.predict(steps, level)
     parts = {name: float(seconds[0]) for name, seconds in model.law.parts([step]).items()}
     on_usual_network = Interval(float(point[0]), float(low[0]), float(high[0]), level)
     interval = on_usual_network.widened(float(point[0] / point[1]), float(point[2] / point[0]))

@@ -170,6 +170,16 @@ def test_a_file_that_is_no_program_is_refused_with_the_fix(tmp_path, monkeypatch
             resolve_request(JobRequest(words), Toolbox(OneSystem(), {}, None))
 
 
+@pytest.mark.parametrize("word", ["./config.json", "config.json", "./job.onnx"])
+def test_the_right_to_run_a_model_s_file_makes_it_no_command(tmp_path, monkeypatch, word):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / word).write_text("{}")
+    (tmp_path / word).chmod(0o755)
+    with pytest.raises(InvalidInput, match=re.escape(f"{word} is not a command: write leadline estimate {word}")):
+        build_job_spec(JobRequest((word,)))
+
+
 def test_a_program_is_left_alone_if_it_can_be_run_or_is_not_here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.sh").write_text("#!/bin/sh\n")

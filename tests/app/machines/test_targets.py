@@ -1,5 +1,6 @@
 """Targets of a job: names after ``--on``, and places without the GPUs that the job asks for."""
 
+import itertools
 import json
 
 import pytest
@@ -36,9 +37,57 @@ def test_gpus_that_are_asked_for_leave_no_place_without_gpus():
     assert sum(target.device.kind is DeviceKind.CPU for target in free.targets) > 10
 
 
-def test_only_the_option_asks_for_gpus(config):
+def test_the_option_asks_for_gpus(config):
     assert not read_workload([config]).needs_gpus
     assert read_workload([config], WorkloadOptions(gpus=1)).needs_gpus
+
+
+LAUNCHERS = [
+    ("torchrun --nproc_per_node=8", 8), ("torchrun --nnodes 2 --nproc-per-node 4", 8),
+    ("torchrun --nproc_per_node=gpu", 1), ("mpirun -np 8 -N 4 --gpus-per-task 1 python", 8),
+    ("python -m torch.distributed.run --nproc_per_node 4", 4), ("accelerate launch --num_processes 8", 8),
+    ("accelerate launch --multi_gpu --num_machines 2 --num_processes 8", 8), ("accelerate launch --multi_gpu", 1),
+    ("deepspeed --num_gpus=8", 8), ("deepspeed --num_nodes 2 --num_gpus 4", 8), ("deepspeed", 1),
+    ("srun --gpus=8 python", 8), ("srun -G 8 -N 2 python", 8), ("srun -G8 python", 8), ("srun --gpus a100:8 python", 8),
+    ("srun -N2 --gpus-per-node=4 python", 8), ("srun -N 2 --gres=gpu:a100:4 python", 8), ("srun --gres gpu python", 1),
+    ("srun -n 8 --gpus-per-task=1 python", 8), ("srun -N 2 --ntasks-per-node=4 --gpus-per-task 1 python", 8),
+    ("srun -N2 --gpus-per-node=4 torchrun --nproc_per_node=4 --nnodes=2", 8),
+    ("srun -n 2 torchrun --nproc_per_node=8", 8),
+]  # fmt: skip
+SILENT = [
+    "python", "torchrun", "torchrun --standalone", "torchrun --nproc_per_node=auto", "torchrun --nproc_per_node=cpu",
+    "accelerate launch", "accelerate launch --cpu --num_processes 8", "srun -n 8 python", "mpirun -np 8 python",
+    "srun --gres=nvme:1 python",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize(("launcher", "gpus"), LAUNCHERS)
+def test_a_launcher_asks_for_the_gpus_of_its_processes(launcher, gpus, order):
+    settings = ["--lr", "--gpus-of-mine", "--cpu"]  # the script's own options, which say nothing
+    work = read_workload([*launcher.split(), "train.py", *(settings[place] for place in order)])
+    assert (work.gpus, work.needs_gpus) == (gpus, True)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("launcher", SILENT)
+def test_a_launcher_that_does_not_name_gpus_asks_for_none(launcher, order):
+    settings = ["--gpus=8", "--nproc_per_node=8", "--multi_gpu"]
+    work = read_workload([*launcher.split(), "train.py", *(settings[place] for place in order)])
+    assert not work.needs_gpus
+
+
+@pytest.mark.parametrize(
+    "launcher", ["torchrun --nproc_per_node=2", "accelerate launch --num_processes 2", "deepspeed --num_gpus 2"]
+)
+def test_launched_gpus_rank_no_cpu_node_but_a_cpu_named_by_itself_runs_the_processes(launcher):
+    work = read_workload([*launcher.split(), "train.py"])
+    catalog, launched = toolbox().catalog, "gpus" in work.defaulted
+    ranked = resolve_targets(catalog, (), work.gpus, need_gpus=work.needs_gpus, launched=launched).targets
+    assert ranked
+    assert all(target.device.kind is not DeviceKind.CPU for target in ranked)
+    (named,) = resolve_targets(catalog, ["EPYC 7742"], 2, need_gpus=work.needs_gpus, launched=launched).targets
+    assert named.device.kind is DeviceKind.CPU
 
 
 def test_a_recommendation_for_gpus_rejects_each_cpu_partition_with_the_reason(config, capsys):

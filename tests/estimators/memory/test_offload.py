@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from leadline.catalog.read import TomlCatalog
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier, TokenTimes
-from leadline.core.hardware import Device, DeviceKind
+from leadline.core.hardware import PCIE_BYTES_PER_S, Device, DeviceKind
 from leadline.core.workload import Adapters, ModelKind, ModelSource, Optimizer, Phase, Workload
-from leadline.estimators.memory.offload import PCIE_BYTES_PER_S, STAYS, list_offloads
+from leadline.estimators.memory.offload import STAYS, list_offloads
 
 GIB = 2.0**30
 DEVICE = Device("X", "nvidia", DeviceKind.GPU, memory_bytes=int(16 * GIB), pcie_generation=4)
@@ -95,6 +96,33 @@ def test_only_the_weights_of_the_states_cross_the_bus():
     assert update_s(in_bytes, 2 * GIB) == pytest.approx(
         2 * 2 * GIB / PCIE_BYTES_PER_S[4] + 2 * (2 * GIB + 4 * GIB) / 60e9
     )
+
+
+CATALOG = TomlCatalog()
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_per_s"),
+    [("GH200", 337.5e9), ("GB200", 168.75e9), ("GB300", 168.75e9), ("B200", 48e9), ("B300", 48e9), ("MI250X", 27e9),
+     ("A100 SXM4 80GB", 24e9), ("H100 SXM5 80GB", 48e9)],
+)  # fmt: skip
+def test_each_device_has_its_own_link_to_the_host(name, bytes_per_s):
+    work = Workload(WORK.model, phase=Phase.INFERENCE)
+    (kept,) = list_offloads(estimate(step_s=1e-9), CATALOG.device(name), work)
+    assert kept.step_s.point == pytest.approx(2 * GIB / bytes_per_s)
+    assert f"({bytes_per_s / 1e9:.0f} GB/s assumed)" in kept.description
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("device", CATALOG.devices(), ids=lambda device: device.name)
+def test_no_catalog_device_gets_the_slot_of_another(device, phase):
+    options = list_offloads(estimate(), device, Workload(WORK.model, phase=phase))
+    host = [option for option in options if "on the host" in option.description]
+    assert bool(host) != device.shares_host_memory
+    for option in host:
+        is_unknown = f"the link of {device.name} to it is unknown" in option.description
+        assert is_unknown == (device.host_link_bytes_per_s is None and device.pcie_generation is None)
+        assert (option.step_s is None) == is_unknown
 
 
 def test_absent_categories_are_not_offloaded():

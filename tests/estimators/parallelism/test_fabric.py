@@ -5,14 +5,23 @@ from dataclasses import replace
 
 import pytest
 
+from leadline.app import settings
 from leadline.app.composition import toolbox
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
-from leadline.core.hardware import Device, DeviceKind
+from leadline.core.hardware import PCIE_BYTES_PER_S, Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, NetworkRate, Workload
-from leadline.estimators.parallelism.fabric import LINK_EFFICIENCY, PCIE_BYTES_PER_S, job_fabric, make_ring
+from leadline.estimators.parallelism.fabric import (
+    FASTEST_LINK,
+    LINK_EFFICIENCY,
+    SLOWEST_LINK,
+    UNKNOWN_LINK,
+    job_fabric,
+    make_ring,
+    usual_server,
+)
 from leadline.interfaces.cli.main import main
 
 CATALOG = TomlCatalog()
@@ -51,6 +60,74 @@ def test_a_rack_of_72_gpus_is_one_domain():
     several = fabric("GB200 (per GPU)", 144)
     assert (several.nodes, several.islands) == (36, 2)
     assert several.island_bytes_per_s == pytest.approx(72 * 400 * GBIT)
+
+
+@pytest.mark.parametrize(
+    ("device", "nodes", "islands"),
+    [
+        ("Cloud TPU v4", 16, 1), ("Cloud TPU v5e", 8, 1), ("Cloud TPU v5p", 16, 1), ("Cloud TPU v6e", 8, 1),
+        ("MI300A", 16, 16), ("Intel Max 1550", 11, 11), ("Gaudi 2", 8, 8), ("MI250X GCD", 8, 8),
+    ],
+)  # fmt: skip
+def test_64_chips_are_slices_or_servers_as_their_vendor_sells_them(device, nodes, islands):
+    links = fabric(device, 64)
+    assert (links.nodes, links.islands) == (nodes, islands)
+    assert any("assumed network" in text for text in links.assumptions) == (islands > 1)
+    assert not any("12.5 Gb/s" in text for text in links.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("device", "peak_bytes_per_s"),
+    [
+        ("Cloud TPU v4", 300e9), ("Cloud TPU v5e", 200e9), ("Cloud TPU v5p", 600e9), ("Cloud TPU v6e", 400e9),
+        ("MI300A", 384e9), ("MI250X GCD", 150e9), ("MI250 GCD", 150e9), ("MI100", 138e9), ("Gaudi 2", 262.5e9),
+        ("Gaudi 3", 525e9),
+    ],
+)  # fmt: skip
+def test_chips_are_joined_at_the_rate_their_vendor_states(device, peak_bytes_per_s):
+    assert make_ring(CATALOG.device(device), 4).bytes_per_s == pytest.approx(peak_bytes_per_s * LINK_EFFICIENCY)
+
+
+ACCELERATORS = [device for device in CATALOG.devices() if device.kind is not DeviceKind.CPU]
+PAIRS_OR_FOURS = "GH200 144GB HBM3e (Hopper die)"  # its nodes have two or four: a node type states how many are joined
+
+
+@pytest.mark.parametrize("device", ACCELERATORS, ids=lambda device: device.name)
+def test_a_catalog_device_states_its_link_with_its_reach(device):
+    assert (device.link_bytes_per_s is None) == (device.scale_up_gpus is None) or device.name == PAIRS_OR_FOURS
+
+
+@pytest.mark.parametrize("device", ACCELERATORS, ids=lambda device: device.name)
+def test_no_catalog_device_gets_the_link_or_the_network_of_another(device):
+    here = make_ring(device, 4).bytes_per_s
+    own = [(device.link_bytes_per_s or 0) / 2 * LINK_EFFICIENCY, device.host_bytes_per_s]
+    inside = job_fabric(replace(JOB, gpus=4), device, 1, None)
+    assert here in own or (
+        inside.unknown_link and f"link between {device.name} of a node: any" in inside.assumptions[-1]
+    )
+    beyond = 2 * max(device.scale_up_gpus or 1, usual_server(device).gpus)
+    (network,) = (text for text in fabric(device.name, beyond).assumptions if "assumed network" in text)
+    form = f"as usual for {device.form_factor} devices"
+    assert f"as usual for {device.name}" in network or f"that of {device.name} is unknown" in network or form in network
+    assert device.form_factor in ("PCIe", "module") or form not in network
+
+
+NAMELESS = Device("new chip", "vendor", DeviceKind.ACCELERATOR)
+LINKED = replace(NAMELESS, scale_up_gpus=8, pcie_generation=4)
+
+
+@pytest.mark.parametrize("device", [NAMELESS, LINKED, replace(NAMELESS, link_bytes_per_s=600e9, scale_up_gpus=2)])
+def test_an_unknown_link_is_any_link(device):
+    links = job_fabric(replace(JOB, gpus=8), device, 1, None)
+    assert links.unknown_link
+    assert make_ring(device, 8).bytes_per_s == UNKNOWN_LINK
+    assert [make_ring(end, 8).bytes_per_s for end in links.link_ends(device)] == [SLOWEST_LINK, FASTEST_LINK]
+
+
+def test_an_unknown_network_is_any_network():
+    links = job_fabric(replace(JOB, gpus=64), NAMELESS, 8, None)
+    assert (links.low_bytes_per_s, links.high_bytes_per_s) == (8 * 3 * GBIT, 8 * 800 * GBIT)
+    assert "since that of new chip is unknown" in " ".join(links.assumptions)
 
 
 def test_nodes_of_a_rack_that_the_site_divides_are_not_joined():
@@ -134,6 +211,34 @@ def test_the_output_names_the_assumed_network_and_a_given_one_narrows_it(estimat
     assert given["step_s"]["point"] == unknown["step_s"]["point"]
     assert given["step_s"]["high"] < unknown["step_s"]["high"]
     assert unknown["target"]["nodes"] == 8
+
+
+UNKNOWN_CHIP = """[[devices]]
+name = "chip"
+vendor = "v"
+kind = "gpu"
+confidence = "known"
+source = "me"
+as_of = "2026"
+memory_gib = 80
+memory_gb_per_s = 2000
+tflops = { float32 = 20, bfloat16 = 300 }
+"""
+
+
+@pytest.mark.parametrize(("vendor", "nodes"), [("v", 1), ("nvidia", 1), ("v", 8)])
+def test_the_interval_covers_an_unknown_link_and_the_output_says_so(estimated, vendor, nodes):
+    folder = settings.catalog_dir() / "devices"
+    folder.mkdir(parents=True)
+    chip = UNKNOWN_CHIP.replace('"v"', f'"{vendor}"')
+    linked = chip.replace('"chip"', '"linked"') + "link_gb_per_s = 267\nscale_up_gpus = 8\n"
+    (folder / "chips.toml").write_text(chip + linked)
+    words = ("--gpus", str(8 * nodes), "--sharding", "full", "--network", "400Gb/s")
+    unknown, known = (estimated(*words, "--on", name) for name in ("chip", "linked"))
+    widths = [answer["step_s"]["high"] / answer["step_s"]["low"] for answer in (unknown, known)]
+    assert widths[0] > 1.5 * widths[1]
+    said = "assumed link between chip of a node: any, the interval covers 12 to 900 GB/s one way"
+    assert [said in answer["basis"]["reasons"] for answer in (unknown, known)] == [True, False]
 
 
 @pytest.mark.parametrize("plan", [("--sharding", "full"), ("--sharding", "optimizer")])

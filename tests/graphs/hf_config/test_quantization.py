@@ -102,9 +102,92 @@ def test_each_method_counts_its_bits_scales_and_zero_points(inference, section, 
     assert step.parameters == plain.parameters
 
 
+def linear_bits(step, plain):
+    return (step.parameter_bytes - (plain.parameter_bytes - 2 * LINEAR_7B)) * 8 / LINEAR_7B
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "bits"),
+    [
+        ("hf_quant_config.json", {"producer": {"name": "modelopt"}, "quantization": {
+            "quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16, "exclude_modules": ["lm_head"]}},
+         4.5),
+        ("hf_quant_config.json", {"quantization": {"quant_algo": "FP8"}}, 8),
+        ("quantize_config.json", {"bits": 4, "group_size": 128, "desc_act": False, "sym": True}, 4 + 20 / 128),
+        ("quantize_config.json", {"quant_method": "awq", "bits": 4, "group_size": 128}, 4 + 20 / 128),
+        ("quant_config.json", {"zero_point": True, "q_group_size": 128, "w_bit": 4, "version": "GEMM"}, 4 + 20 / 128),
+    ],
+)  # fmt: skip
+def test_a_quantization_in_a_file_beside_the_configuration_counts(inference, tmp_path, name, content, bits):
+    plain = inference({**LLAMA_7B, "torch_dtype": "float16"}).step
+    (tmp_path / name).write_text(json.dumps(content))
+    assert linear_bits(inference(LLAMA_7B).step, plain) == pytest.approx(bits, abs=0.015)
+    own = {**LLAMA_7B, "quantization_config": {"quant_method": "eetq"}}
+    assert linear_bits(inference(own).step, plain) == pytest.approx(8, abs=0.015)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"quantization": {"quant_algo": "MIXED_PRECISION"}}', "has quant_algo 'MIXED_PRECISION'"),
+        ("[4]", "quantization_config is [4], but it must be an object"),
+        ("{", "hf_quant_config.json"),
+    ],
+)
+def test_a_file_beside_that_cannot_be_read_is_refused_by_its_name(inference, tmp_path, content, says):
+    (tmp_path / "hf_quant_config.json").write_text(content)
+    with pytest.raises(InvalidInput) as refusal:
+        inference(SMALL)
+    assert says in str(refusal.value)
+    assert "hf_quant_config.json" in str(refusal.value)
+
+
+@pytest.mark.parametrize("flags", [{}, {"load_in_8bit": False}, {"load_in_4bit": False, "load_in_8bit": False}])
+def test_bitsandbytes_that_loads_in_no_bits_quantizes_nothing(inference, flags):
+    section = {"quant_method": "bitsandbytes", **flags}
+    plain = inference({**LLAMA_7B, "torch_dtype": "float16"}).step
+    step = inference({**LLAMA_7B, "torch_dtype": "float16", "quantization_config": section}).step
+    assert step.parameter_bytes == plain.parameter_bytes
+
+
+DOWN, ATTENTION = 32 * 4096 * 11008, 32 * 4 * 4096**2
+
+
+@pytest.mark.parametrize(
+    ("more", "bits"),
+    [
+        ({"dynamic": {r"+:.*\.down_proj": {"bits": 8}}}, (8 * DOWN + 4 * (LINEAR_7B - DOWN)) / LINEAR_7B),
+        ({"dynamic": {r".*\.down_proj": {"bits": 8}}}, (8 * DOWN + 4 * (LINEAR_7B - DOWN)) / LINEAR_7B),
+        ({"dynamic": {r"-:.*\.down_proj": {}}}, (16 * DOWN + 4 * (LINEAR_7B - DOWN)) / LINEAR_7B),
+        ({"dynamic": {r"+:.*\.self_attn\..*": {"bits": 2}, r"-:.*\.down_proj": {}}},
+         (2 * ATTENTION + 16 * DOWN + 4 * (LINEAR_7B - DOWN - ATTENTION)) / LINEAR_7B),
+        ({"extra_config": {f"model.layers.{n}.mlp.down_proj": {"bits": 8} for n in range(32)}},
+         (8 * DOWN + 4 * (LINEAR_7B - DOWN)) / LINEAR_7B),
+        ({"extra_config": {r"model\.layers\.\d+\.mlp\.down_proj": {"bits": 16, "data_type": "float"}}},
+         (16 * DOWN + 4 * (LINEAR_7B - DOWN)) / LINEAR_7B),
+    ],
+)  # fmt: skip
+def test_modules_with_settings_of_their_own_count_with_those(inference, more, bits):
+    method = "auto-round" if "extra_config" in more else "gptq"
+    section = {"quant_method": method, "bits": 4, "group_size": 4096, **more}
+    plain = inference({**LLAMA_7B, "torch_dtype": "float16"}).step
+    step = inference({**LLAMA_7B, "quantization_config": section}).step
+    assert linear_bits(step, plain) == pytest.approx(bits, abs=0.03)
+
+
+def test_an_output_layer_with_settings_of_its_own_is_quantized(inference):
+    section = {"quant_method": "auto-round", "bits": 4, "group_size": 128}
+    kept = inference({**LLAMA_7B, "quantization_config": section}).step
+    head = inference({**LLAMA_7B, "quantization_config": {**section, "extra_config": {"lm_head": {"bits": 8}}}}).step
+    assert kept.parameter_bytes - head.parameter_bytes == pytest.approx(4096 * 32000, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("section", "says"),
     [
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": 8}}, "has +:.* 8, but it must be an object"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:((": {}}}, "the module pattern 're:((' is broken"),
+        ({"quant_method": "auto-round", "bits": 4, "extra_config": {"a": {"bits": 12}}}, "has bits 12"),
         ({"quant_method": "aqlm"}, "the quantization method 'aqlm' is unknown"),
         ({}, "the quantization method 'none' is unknown"),
         ("int4", "quantization_config is 'int4', but it must be an object"),
@@ -132,7 +215,7 @@ json_values = st.recursive(
 )
 FIELDS = (
     "bits", "group_size", "weight_block_size", "modules_to_not_convert", "ignore", "config_groups", "quant_type",
-    "quant_type_kwargs", "quant_config", "weights", "dynamic", "quant_algo", "load_in_4bit", "lm_head",
+    "quant_type_kwargs", "quant_config", "weights", "dynamic", "extra_config", "quant_algo", "load_in_4bit", "lm_head",
 )  # fmt: skip
 
 
@@ -141,6 +224,9 @@ FIELDS = (
 def test_any_section_is_read_or_refused_with_one_error(method, fields):
     with contextlib.suppress(InvalidInput):
         quantization = read_quantization({"quantization_config": {"quant_method": method, **fields}}, "config.json")
+        if quantization is None:
+            assert method == "bitsandbytes"
+            return
         form = quantization.format_of("layers.0.mlp.up_proj", expert=True)
         assert form is None or all(size > 0 for size, _ in form.parts(64, 32))
 

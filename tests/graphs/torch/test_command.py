@@ -28,7 +28,10 @@ def test_a_module_is_run_as_one() -> None:
         ("torchrun", "--nproc_per_node=4", "--nnodes", "2"),
         ("torchrun", "--standalone", "--nproc-per-node", "4", "--nnodes=1:2"),
         ("python3", "-m", "torch.distributed.run", "--nproc_per_node", "4", "--nnodes=2"),
-        ("accelerate", "launch", "--multi_gpu", "--num_processes", "4", "--num_machines=2"),
+        ("accelerate", "launch", "--multi_gpu", "--num_processes", "8", "--num_machines=2"),  # those of all machines
+        ("deepspeed", "--num_gpus", "4", "--num_nodes=2", "--hostfile", "hosts"),
+        ("srun", "-N", "2", "--gpus-per-node=4", "--cpus-per-task", "8", "python3", "-u"),
+        ("mpirun", "-np", "8", "--nodes", "2", "--gpus-per-task=1", "python3"),
     ],
 )
 def test_launchers_give_the_number_of_processes(launcher: tuple[str, ...]) -> None:

@@ -3,13 +3,16 @@
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 
 import leadline
+from leadline.app.jobs.plane_options import PlaneOptions
 from leadline.app.workloads.options import WorkloadOptions
+from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.interfaces.cli.command import run_command
 from leadline.interfaces.cli.estimate import estimate as estimate_command
@@ -71,6 +74,35 @@ def test_fit_and_recommend_answer_with_the_nouns_of_the_command_line(config):
     assert answer.best.system == "Pitzer"
     assert "Pitzer" in answer._repr_html_()
     assert leadline.recommend(config, batch=4, seq=128, on="Pitzer", budget=0.0).best is None
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda config: leadline.recommend(config, deadline=12), "'12' has no unit: write 12h, 12m or 12s"),
+        (lambda config: leadline.recommend(config, deadline=0.5), "'0.5' has no unit"),
+        (lambda config: leadline.recommend(config, deadline=timedelta(0)), "it must be above 0"),
+        (lambda config: leadline.recommend(config, risk=2), "it must be between 0 and 1"),
+        (lambda _: leadline.submit(["true"], time=60), "'60' has no unit: write 60h, 60m or 60s"),
+        (lambda _: leadline.submit(["true"], memory=16), "'16' has no unit"),
+        (lambda _: leadline.submit(["true"], options=PlaneOptions(deadline=12)), "'12' has no unit"),
+        (lambda _: leadline.submit(["true"], options=PlaneOptions(checkpoint_before=60)), "'60' has no unit"),
+    ],
+)
+def test_a_time_or_a_size_without_a_unit_is_refused(config, call, says):
+    with pytest.raises(InvalidInput, match=says):
+        call(config)
+
+
+def test_a_time_is_a_text_or_a_timedelta(config):
+    texts, deltas = (
+        leadline.recommend(config, batch=4, seq=128, on="Pitzer", deadline=deadline).to_dict()
+        for deadline in ("90m", timedelta(minutes=90))
+    )
+    assert texts == deltas
+    soon = PlaneOptions(deadline=timedelta(days=1, hours=2))
+    job = leadline.submit(["true"], time=timedelta(minutes=1), memory="1G", options=soon)
+    assert job.wait(timeout_s=60).state is JobState.COMPLETED
 
 
 def test_a_job_is_submitted_followed_and_explained_by_its_handle():

@@ -105,7 +105,9 @@ def fit(
     """
     if not 0 < risk < 1:
         raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
-    targets = resolve_targets(tools.catalog, on, workload.gpus, need_gpus=workload.needs_gpus).targets
+    targets = resolve_targets(
+        tools.catalog, on, workload.gpus, need_gpus=workload.needs_gpus, launched="gpus" in workload.defaulted
+    ).targets
     places = list({_memory_key(place): place for place in targets}.values())
     tracer = Tracer(tools, workload)
     tracers = {workload: tracer}

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from leadline.app.estimate.estimate import Toolbox, Tracer, estimate_targets
 from leadline.app.estimate.queue_waits import add_waits, read_queues
 from leadline.app.machines.targets import ResolvedTarget, resolve_targets
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.core.recommendation import Constraints, Recommendation
+from leadline.core.recommendation import Constraints, Recommendation, RiskWeights
+from leadline.core.units import duration_s
 from leadline.core.workload import Workload
 from leadline.recommendation.feasibility import PlacementCandidate, check_place
 from leadline.recommendation.ranking import rank_candidates
@@ -27,7 +29,9 @@ def recommend(
         Untraceable: the model or script could not be traced.
     """
     queues = read_queues(waits, tools.catalog)
-    places = resolve_targets(tools.catalog, on, workload.gpus, need_gpus=workload.needs_gpus)
+    places = resolve_targets(
+        tools.catalog, on, workload.gpus, need_gpus=workload.needs_gpus, launched="gpus" in workload.defaulted
+    )
     _check_targets(places.targets, constraints, on)
     open_places: list[ResolvedTarget] = []
     rejections = list(places.unusable)
@@ -43,6 +47,23 @@ def recommend(
     timed, notes = add_waits(candidates, queues)
     ranked = rank_candidates(timed, constraints, rejections)
     return replace(ranked, notes=(*ranked.notes, *notes))
+
+
+def build_constraints(
+    deadline: str | timedelta | None, budget: float | None, currency: str, risk: float, weights: RiskWeights
+) -> Constraints:
+    """Return the constraints of a request; ``InvalidInput`` if a value is out of range, or a time has no unit."""
+    if not 0 < risk < 1:
+        raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
+    if budget is not None and not budget >= 0:
+        raise InvalidInput(f"--budget is {budget:g}, but it must be 0 or more")
+    deadline_s = None if deadline is None else duration_s(deadline)
+    if deadline_s is not None and deadline_s <= 0:
+        raise InvalidInput(f"--deadline is {deadline}, but it must be above 0")
+    for name, value in (("--kill", weights.kill), ("--waste", weights.waste)):
+        if not 0 <= value < float("inf"):
+            raise InvalidInput(f"{name} is {value:g}, but it must be 0 or more")
+    return Constraints(deadline_s, budget, currency if budget is not None else None, risk, weights)
 
 
 def _check_targets(places: Sequence[ResolvedTarget], constraints: Constraints, on: Sequence[str]) -> None:

@@ -142,14 +142,14 @@ def check_program(command: JobCommand, request: JobRequest, *, here: bool) -> No
         InvalidInput: the program describes a model, or is a folder or a file without the right to run it.
     """
     program = command.words[0]
-    if shutil.which(program):
-        return
     suffix = Path(program).suffix
     if suffix in MODEL_SUFFIXES or ".py:" in program:
         raise InvalidInput(
             f"{program} is not a command: write leadline estimate {program}, or name the command to run, as in "
             "-- python train.py"
         )
+    if shutil.which(program):
+        return
     path = Path(request.workdir or ".", program)
     is_runnable = os.sep in program and path.is_file() and os.access(path, os.X_OK)
     # Setup lines may define the program or change the folder.
@@ -257,7 +257,7 @@ def _gpus_of(command: JobCommand, target: JobTarget, partition: Partition) -> tu
     """
     if command.gpus or not partition.node.device:
         return command.gpus, 0, ""
-    processes, nodes = count_launched_processes(command.words)
+    processes, nodes, _ = count_launched_processes(command.words)
     if processes > 1:
         return processes, nodes, "one per process of the command"
     has = "gives whole nodes with GPUs" if partition.rules.whole_nodes else "has GPUs"

@@ -3,14 +3,14 @@
 import re
 import signal
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.jobs.journal import MAX_ARRAY_ELEMENTS, check_indices
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.plane import Place, Policy
-from leadline.core.units import HOUR_S, parse_duration_s
+from leadline.core.units import HOUR_S, duration_s
 from leadline.execution.plane.stager import check_folder_name
 
 
@@ -34,8 +34,8 @@ class PlaneOptions(Frozen):
     node_hours: float | None = None
     resumes: bool = False
     checkpoint_signal: str | None = None
-    checkpoint_before: str | None = None
-    deadline: str | None = None
+    checkpoint_before: str | timedelta | None = None
+    deadline: str | timedelta | None = None
     risk: float = DEFAULT_RISK
     resizes: bool = True
     measured: bool = True
@@ -92,7 +92,7 @@ def build_policy(places: tuple[Place, ...], options: PlaneOptions) -> Policy:
     if options.attempts is not None:
         policy = replace(policy, attempts=options.attempts)
     if options.checkpoint_before:
-        policy = replace(policy, checkpoint_s=parse_duration_s(options.checkpoint_before))
+        policy = replace(policy, checkpoint_s=duration_s(options.checkpoint_before))
     return policy
 
 
@@ -127,19 +127,19 @@ def _signal(name: str | None) -> str | None:
     return short
 
 
-def _deadline(text: str | None) -> str | None:
+def _deadline(text: str | timedelta | None) -> str | None:
     """Return a deadline as a moment; a duration counts from now."""
     if text is None:
         return None
     now = datetime.now(UTC)
-    if re.match(r"\d{4}-\d{2}-\d{2}", text):
+    if isinstance(text, str) and re.match(r"\d{4}-\d{2}-\d{2}", text):
         try:
             moment = datetime.fromisoformat(text).astimezone(UTC)
         except ValueError as error:
             raise InvalidInput(f"--deadline {text!r} is not a time: write 2026-11-23T08:00, or 6h") from error
     else:
         try:
-            moment = datetime.fromtimestamp(now.timestamp() + parse_duration_s(text), UTC)
+            moment = datetime.fromtimestamp(now.timestamp() + duration_s(text), UTC)
         except InvalidInput as error:
             raise InvalidInput(f"--deadline: {error}, or a time such as 2026-11-23T08:00") from error
         except (OverflowError, OSError, ValueError) as error:

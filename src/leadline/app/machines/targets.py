@@ -11,7 +11,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import Catalog
 from leadline.core.recommendation import Rejection
 from leadline.core.systems import NodeType, Partition, System
-from leadline.estimators.parallelism.fabric import usual_node_gpus
+from leadline.estimators.parallelism.fabric import usual_server
 
 LOCAL = "local"
 """Name of this machine after ``--on``."""
@@ -47,17 +47,20 @@ class ResolvedTargets(Frozen):
         return tuple(f"{row.system}:{row.partition}: {row.reason}" for row in self.unusable)
 
 
-def resolve_targets(catalog: Catalog, on: Sequence[str], gpus: int, *, need_gpus: bool = False) -> ResolvedTargets:
+def resolve_targets(
+    catalog: Catalog, on: Sequence[str], gpus: int, *, need_gpus: bool = False, launched: bool = False
+) -> ResolvedTargets:
     """Resolve ``SYSTEM``, ``SYSTEM:PARTITION`` or ``DEVICE`` names; without names, every partition in production.
 
-    With ``need_gpus``, targets without accelerators are unusable.
+    With ``need_gpus``, targets without accelerators are unusable. If a launcher alone ``launched`` the GPUs, a CPU that
+    is named by itself runs its processes.
 
     Raises:
         UnknownName: no system or device has that name.
         InvalidInput: a named target has no usable device.
     """
     if on:
-        rows = [row for name in on for row in _named(catalog, name, gpus, need_gpus)]
+        rows = [row for name in on for row in _named(catalog, name, gpus, need_gpus, launched)]
     else:
         systems = [system for system in catalog.systems() if not system.status.startswith("decommissioned")]
         rows = [row for each in systems for row in _placed(catalog, each, each.partitions, gpus, need_gpus)]
@@ -96,10 +99,10 @@ def node_device(catalog: Catalog, node: NodeType) -> Device | None:
     )
 
 
-def _named(catalog: Catalog, name: str, gpus: int, need_gpus: bool) -> list[ResolvedTarget | Rejection]:
+def _named(catalog: Catalog, name: str, gpus: int, need_gpus: bool, launched: bool) -> list[ResolvedTarget | Rejection]:
     """Return the targets of one ``--on`` name: a system (with a partition) first, then a device."""
     if name.casefold() == LOCAL:
-        return [_bare_target(local_device(catalog), gpus, need_gpus)]
+        return [_bare_target(local_device(catalog), gpus, need_gpus and not launched)]
     system_name, _, partition = name.partition(":")
     try:
         system = catalog.system(system_name)
@@ -107,7 +110,7 @@ def _named(catalog: Catalog, name: str, gpus: int, need_gpus: bool) -> list[Reso
         if partition:
             raise
         try:
-            return [_bare_target(catalog.device(name), gpus, need_gpus)]
+            return [_bare_target(catalog.device(name), gpus, need_gpus and not launched)]
         except AmbiguousName:
             raise
         except UnknownName as not_a_device:
@@ -143,7 +146,7 @@ def _placed(
             reason = "its GPU model is unknown" if node.gpus else reason
             yield Rejection(*place, reason, "device-unknown", gpus)
         else:
-            per_node = 1 if device.kind is DeviceKind.CPU else node.gpus or usual_node_gpus(device)
+            per_node = 1 if device.kind is DeviceKind.CPU else node.gpus or usual_server(device).gpus
             target = Target(device.name, *place, gpus, math.ceil(gpus / per_node))
             yield ResolvedTarget(target, device, system, partition)
 

@@ -37,7 +37,7 @@ from leadline.core.workload import (
     Workload,
 )
 from leadline.files.read import read_input_text
-from leadline.graphs.torch.command import parse_command
+from leadline.graphs.torch.command import read_command
 
 T = TypeVar("T", bound=StrEnum)
 
@@ -200,7 +200,8 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         raise InvalidInput("--generate is for inference: add --phase inference")
     if options.paged and options.generate is None:
         raise InvalidInput("--paged needs generated tokens: add --generate N")
-    gpus = options.gpus or count_launched_processes(source.argv)[0]
+    launched, _, launched_on_gpus = count_launched_processes(source.argv)
+    gpus = options.gpus or launched
     parallelism = Parallelism(
         tensor=options.tensor_parallel or 1,
         pipeline=options.pipeline_parallel or 1,
@@ -233,7 +234,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         epochs=options.epochs,
         steps=options.steps,
         gpus=gpus,
-        needs_gpus=options.gpus is not None,
+        needs_gpus=options.gpus is not None or launched_on_gpus,
         parallelism=parallelism,
         network=None if options.network is None else parse_network_rate(options.network),
         adapters=build_adapters(options, source.kind, phase, parallelism),
@@ -262,14 +263,13 @@ def _check_ranges(options: WorkloadOptions) -> None:
             raise InvalidInput(f"{option}, but it can be at most {spec.most:,.0f}: check its digits")
 
 
-def count_launched_processes(command: Sequence[str]) -> tuple[int, int]:
-    """Return how many processes a command's launcher starts, and on how many nodes; (1, 1) without a launcher."""
+def count_launched_processes(command: Sequence[str]) -> tuple[int, int, bool]:
+    """Return how many processes a command's launcher starts, on how many nodes, and whether it asks for GPUs."""
     try:
-        parsed = parse_command(tuple(command))
-    except (LeadlineError, OSError):
-        # Not a Python command, or a script on another machine: then its launcher is unknown.
-        return 1, 1
-    return parsed.local_processes * parsed.nodes, parsed.nodes
+        parsed = read_command(tuple(command))
+    except LeadlineError:  # not a Python command: its launcher is unknown
+        return 1, 1, False
+    return parsed.local_processes * parsed.nodes, parsed.nodes, parsed.needs_gpus
 
 
 def _refuse_without_effect(kind: ModelKind, options: WorkloadOptions) -> None:

@@ -16,13 +16,10 @@ from dataclasses import replace
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, StorageCategory
-from leadline.core.hardware import Device
+from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import GB, format_bytes
 from leadline.core.workload import Optimizer, Phase, Precision, Workload
 
-# Rate of pinned copies over 16 lanes in one direction: three quarters of the lanes' rate.
-PCIE_BYTES_PER_S = {3: 12 * GB, 4: 24 * GB, 5: 48 * GB, 6: 96 * GB}
-USUAL_PCIE = 4
 HOST_BYTES_PER_S = 60 * GB  # memory bandwidth that an optimizer step on the host's cores reaches; an assumption
 STAYS = 0.1  # share of offloaded bytes that stays on the device: the layers in use and the next
 # Standard deviation of the logarithm of a transfer's time, an assumption: nine in ten within a factor of two.
@@ -46,27 +43,33 @@ class OffloadOption(Frozen):
 def list_offloads(
     estimate: Estimate, device: Device, workload: Workload, *, microbatches: int = 1
 ) -> list[OffloadOption]:
-    """Return the possible offloads of a step of so many ``microbatches`` on ``device``, fastest first."""
+    """Return the possible offloads of a step of so many ``microbatches`` on ``device``, fastest first.
+
+    Where the device's link to its host is unknown, so is the step. A device in its host's memory keeps nothing there.
+    """
     sizes = {name: estimate.basis.memory_breakdown_bytes.get(name.value, 0.0) for name in WORDS}
     states, activations, weights = (sizes[name] for name in WORDS)
-    pcie = PCIE_BYTES_PER_S.get(device.pcie_generation or USUAL_PCIE, PCIE_BYTES_PER_S[USUAL_PCIE])
+    rate = device.host_bytes_per_s
+    bus_s = 1 / rate if rate else math.inf  # of a byte
+    how = f"{_rate(rate)} assumed" if rate else f"the link of {device.name} to it is unknown, so the time is too"
     options = []
     if workload.phase is Phase.TRAINING:
-        host = f"on the host ({_rate(pcie)} assumed)"
+        host = f"on the host ({how})"
         trained = min(_updated_bytes(states, workload), weights)
-        update_s = 2 * trained / pcie + 2 * (states + 2 * trained) / HOST_BYTES_PER_S
-        options.append(_kept(estimate, StorageCategory.OPTIMIZER_STATE, states, host, added_s=update_s))
-        swap_s = 2 * activations * microbatches / pcie
-        options.append(_kept(estimate, StorageCategory.ACTIVATION, activations, host, hidden_s=swap_s))
-        if device.link_bytes_per_s:
+        update_s = 2 * trained * bus_s + 2 * (states + 2 * trained) / HOST_BYTES_PER_S
+        swap_s = 2 * activations * microbatches * bus_s
+        if not device.shares_host_memory:
+            options.append(_kept(estimate, StorageCategory.OPTIMIZER_STATE, states, host, added_s=update_s))
+            options.append(_kept(estimate, StorageCategory.ACTIVATION, activations, host, hidden_s=swap_s))
+        if device.link_bytes_per_s and device.kind is DeviceKind.GPU:
             link = device.link_bytes_per_s / 2  # the figure counts both directions
             beside = f"on a neighbouring GPU ({_rate(link)} a direction)"
             swap_s = 2 * activations * microbatches / link
             kept = _kept(estimate, StorageCategory.ACTIVATION, activations, beside, hidden_s=swap_s)
             options.append(kept and replace(kept, gpus=2))
-    else:
-        each = f"on the host, moved in every forward pass ({_rate(pcie)} assumed)"
-        options.append(_kept(estimate, StorageCategory.PARAMETER, weights, each, hidden_s=weights / pcie))
+    elif not device.shares_host_memory:
+        each = f"on the host, moved in every forward pass ({how})"
+        options.append(_kept(estimate, StorageCategory.PARAMETER, weights, each, hidden_s=weights * bus_s))
     possible = [option for option in options if option is not None]
     return sorted(possible, key=lambda option: option.step_s.point if option.step_s else math.inf)
 
@@ -82,7 +85,8 @@ def _kept(
     saved = min((1 - STAYS) * size, 0.95 * memory.low)
     remaining = Interval(memory.point - saved, memory.low - saved, memory.high - saved, memory.level)
     slower = None
-    if passes := _passes(estimate):
+    passes = _passes(estimate)
+    if passes and math.isfinite(added_s + hidden_s):
         factor = math.exp(1.645 * DOUBT)
         point, low, high = (
             sum(count * max(getattr(kernels, end) + added_s * by, hidden_s * by) for kernels, count in passes)

@@ -184,10 +184,14 @@ def divide_step(
     stages = plan.pipeline if training else 1  # one forward pass goes through all stages, whoever holds them
     computing_s = max(whole_s / plan.tensor, _launched_s(workload, job.step, launches_s)) / stages
     step = _exchange(workload, job, device, computing_s, fabric, fabric.island_bytes_per_s)
-    if fabric.islands == 1:
+    if fabric.islands == 1 and not fabric.unknown_link:
         return replace(step, fastest_s=step.step_s, slowest_s=step.step_s, assumptions=fabric.assumptions)
-    fast = _exchange(workload, job, device, computing_s * matrix_share, fabric, fabric.high_bytes_per_s)
-    slow = _exchange(workload, job, device, computing_s, fabric, fabric.low_bytes_per_s)
+    slower, faster = fabric.link_ends(device)
+    fused_s = computing_s * (matrix_share if fabric.islands > 1 else 1.0)
+    fast = _exchange(workload, job, faster, fused_s, fabric, fabric.high_bytes_per_s)
+    slow = _exchange(workload, job, slower, computing_s, fabric, fabric.low_bytes_per_s)
+    if fabric.islands == 1:
+        return replace(step, fastest_s=fast.step_s, slowest_s=slow.step_s, assumptions=fabric.assumptions)
     beyond = f"extrapolating: {fabric.islands} nodes or racks, but the training data are steps on one; wider interval"
     overlap = "the interval covers ops that are fused or not, and communication that is hidden whole or not at all"
     return replace(

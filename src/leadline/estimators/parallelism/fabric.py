@@ -1,9 +1,6 @@
 """The links between the GPUs of a job: nodes, the network of each, assumptions where they are unknown, and collectives.
 
-The usual network of a generation is that of its maker's reference server. DGX-1 (V100) has 4 × 100 Gb/s, and DGX A100
-8 × 200. DGX H100, H200 and B200 have 8 × 400, a tray of GB200 NVL72 4 × 400, and one of GB300 NVL72 4 × 800 (NVIDIA's
-datasheets and reference architectures). A node of Frontier has 4 × 200 for 8 MI250X dies (OLCF's user guide). A server
-with MI300X has 8 × 400 (Azure ND MI300X v5). The range is that of the catalog's nodes of the same generation.
+``links.toml`` holds the usual networks and the measured collectives, with their sources.
 
 **Collectives.** The model is α–β: a hop costs its latency, a byte the time of the slowest link (Thakur, Rabenseifner
 and Gropp 2005). A gather passes (n−1)/n of the data in n−1 hops, an all-reduce twice that. Between nodes a tree of few
@@ -18,45 +15,56 @@ joined by NVSwitch. Straight lines between their logarithms meet the measured me
 import math
 from bisect import bisect_left
 from dataclasses import replace
+from pathlib import Path
+
+import msgspec
 
 from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.units import GBIT_BYTES
+from leadline.core.units import GB, GBIT_BYTES
 from leadline.core.workload import Workload
 
 # Spread of a step for each unit of log distance from one island: congestion and stragglers have no term. An assumption,
 # since nothing was measured there. It is half of the step model's, because overlap, fusing and an unknown network have
 # bounds of their own.
 SCALE_SPREAD = 0.1
-SERVER, TRAY = 8, 4  # GPUs of a usual server, and of a node of superchips
 LARGEST_SERVER = 16  # a link that joins more GPUs than this spans the nodes of a rack
 
 
-class NetworkRange(Frozen):
-    """Gb/s of each GPU to the network in one direction: the usual rate, and the ends of what is plausible."""
+class UsualServer(Frozen):
+    """A usual node: its GPUs, and Gb/s of each to the network in one direction with the ends of what is plausible.
 
-    usual: float
-    low: float
-    high: float
+    By default the network is unknown: the ends are those of all nodes, and their geometric mean.
+    """
+
+    gpus: int = 8
+    usual: float = 50
+    low: float = 3
+    high: float = 800
+    known: bool = True
 
 
-# Volta's low end is AWS's p3, Ampere's GCP's a2 and Anvil, Hopper's Stampede3, and so on.
-_USUAL = {
-    ("Volta", "SXM"): NetworkRange(25, 6, 50),
-    ("Ampere", "SXM"): NetworkRange(200, 25, 200),
-    ("Hopper", "SXM"): NetworkRange(400, 50, 400),
-    ("Hopper", "superchip"): NetworkRange(200, 100, 400),
-    ("Blackwell", "SXM"): NetworkRange(400, 200, 800),
-    ("Blackwell", "superchip"): NetworkRange(400, 200, 800),
-    ("Blackwell Ultra", "SXM"): NetworkRange(800, 400, 800),
-    ("Blackwell Ultra", "superchip"): NetworkRange(800, 400, 800),
-    ("CDNA2", "OAM"): NetworkRange(100, 50, 200),
-    ("CDNA3", "OAM"): NetworkRange(400, 100, 400),
-    ("CDNA4", "OAM"): NetworkRange(400, 200, 800),
-}
-_ANY_CARD = NetworkRange(12.5, 3, 50)  # one port of 100 Gb/s for eight cards; 25 to 400 Gb/s a node
-_CPU_NODE = NetworkRange(100, 10, 200)  # Gb/s a node
+class _MeasuredAllReduces(Frozen):
+    """Link of the measured devices in GB/s by architecture, sizes in bytes, and microseconds by number of devices."""
+
+    link_gb_per_s: dict[str, float]
+    bytes: tuple[float, ...]
+    microseconds: dict[str, dict[str, tuple[float, ...]]]
+
+
+class _Links(Frozen):
+    """The content of ``links.toml``: servers by architecture and form or by form alone, and collectives."""
+
+    generations: dict[str, UsualServer]
+    forms: dict[str, UsualServer]
+    all_reduce: _MeasuredAllReduces
+
+
+_LINKS = msgspec.toml.decode(Path(__file__).with_name("links.toml").read_bytes(), type=_Links)
+_CPU_NODE = UsualServer(8, 100, 10, 200)  # Gb/s a node
+# Bytes/s one way: the ends of all slots and links of the catalog, and about their geometric mean.
+UNKNOWN_LINK, SLOWEST_LINK, FASTEST_LINK = 100e9, 12e9, 900e9
 
 
 class Fabric(Frozen):
@@ -72,19 +80,26 @@ class Fabric(Frozen):
     high_bytes_per_s: float = 0.0
     assumptions: tuple[str, ...] = ()
     nodes: int = 1
+    unknown_link: bool = False  # between the GPUs of a node
+
+    def link_ends(self, device: Device) -> tuple[Device, Device]:
+        """Return ``device`` with the slowest and the fastest link inside a node, if its own is unknown."""
+        if not self.unknown_link:
+            return device, device
+        slow, fast = (2 * rate / LINK_EFFICIENCY for rate in (SLOWEST_LINK, FASTEST_LINK))
+        return (
+            replace(device, link_bytes_per_s=slow, scale_up_gpus=None),
+            replace(device, link_bytes_per_s=fast, scale_up_gpus=None),
+        )
 
 
-def usual_network(device: Device) -> NetworkRange:
-    """Return the network of servers with such a device; of a node for a CPU."""
+def usual_server(device: Device) -> UsualServer:
+    """Return the usual server of such a device: of its generation, else of its form, else the widest range."""
     if device.kind is DeviceKind.CPU:
         return _CPU_NODE
-    form = device.form_factor or ""
-    return _USUAL.get((device.architecture or "", "SXM" if form.startswith("SXM") else form), _ANY_CARD)
-
-
-def usual_node_gpus(device: Device) -> int:
-    """Return the GPUs of a usual node with such a device."""
-    return TRAY if device.form_factor == "superchip" else SERVER
+    form = "SXM" if (device.form_factor or "").startswith("SXM") else device.form_factor or ""
+    generation = _LINKS.generations.get(f"{device.architecture} {form}".strip())
+    return generation or _LINKS.forms.get(form, UsualServer(known=False))
 
 
 def job_fabric(workload: Workload, device: Device, nodes: int | None, network_bytes_per_s: float | None) -> Fabric:
@@ -92,14 +107,12 @@ def job_fabric(workload: Workload, device: Device, nodes: int | None, network_by
 
     ``workload.network`` overrides the network.
     """
-    gpus, assumptions = workload.gpus, []
+    gpus, assumptions, usual = workload.gpus, [], usual_server(device)
     if nodes is None:
-        nodes = -(-gpus // usual_node_gpus(device))
+        nodes = -(-gpus // usual.gpus)
         if nodes > 1:
-            size = usual_node_gpus(device)
-            assumptions.append(f"assumed {nodes} nodes of {size} GPUs: name a system with known nodes after --on")
+            assumptions.append(f"assumed {nodes} nodes of {usual.gpus} GPUs: name a system with known nodes after --on")
     per_node = -(-gpus // nodes)
-    usual = usual_network(device)
     unit, times = ("node", 1) if device.kind is DeviceKind.CPU else ("GPU", per_node)
     point, low, high = (rate * times * GBIT_BYTES for rate in (usual.usual, usual.low, usual.high))
     if workload.network is not None:
@@ -107,49 +120,39 @@ def job_fabric(workload: Workload, device: Device, nodes: int | None, network_by
     if network_bytes_per_s is not None:
         point = low = high = network_bytes_per_s
     joined = device.scale_up_gpus or 0
-    in_island = min(nodes, joined // per_node) if joined > LARGEST_SERVER else 1
+    in_island = max(1, min(nodes, joined // per_node)) if joined > LARGEST_SERVER else 1
     islands = -(-nodes // in_island)
     if islands > 1 and low < high:
-        assumptions.append(
-            f"assumed network: {usual.usual:g} Gb/s a {unit}, as usual for {device.name}; the interval covers "
-            f"{usual.low:g} to {usual.high:g} (set it with --network)"
-        )
+        ends = f"the interval covers {usual.low:g} to {usual.high:g} (set it with --network)"
+        whose = f"{device.form_factor} devices" if usual in _LINKS.forms.values() else device.name
+        of = f"as usual for {whose}" if usual.known else f"since that of {device.name} is unknown"
+        assumptions.append(f"assumed network: {usual.usual:g} Gb/s a {unit}, {of}; {ends}")
     if in_island > 1:
         assumptions.append(f"assumed: {in_island * per_node} GPUs in one domain of the devices' own link")
+    unknown_link = _knows_no_link(device, in_island * per_node)
+    if unknown_link:
+        ends = f"{SLOWEST_LINK / 1e9:g} to {FASTEST_LINK / 1e9:g} GB/s"
+        assumptions.append(f"assumed link between {device.name} of a node: any, the interval covers {ends} one way")
     point, low, high = (rate * in_island for rate in (point, low, high))
-    return Fabric(islands, point, low, high, tuple(assumptions), nodes)
+    return Fabric(islands, point, low, high, tuple(assumptions), nodes, unknown_link)
 
 
 # Points (size in bytes, seconds), both ascending; empty where nothing was measured.
 AllReduceCurve = tuple[tuple[float, float], ...]
 
-_BYTES = (
-    8192, 32768, 131072, 524288, 1048576, 1482910, 2097152, 2965820, 4194304, 5931641, 8388608, 11863283, 16777216,
-    23726566, 33554432, 47453132, 67108864,
-)  # fmt: skip
-_MICROSECONDS = {
-    ("Ampere", 2): (49.6, 52.2, 52.2, 52.2, 55.5, 55.5, 58.1, 60.3, 65.1, 77.1, 96.4, 115, 142, 184, 246, 326, 421),
-    ("Ampere", 4): (24.1, 29.9, 55.1, 55.1, 62.8, 62.8, 62.8, 70.2, 85.2, 108, 132, 164, 204, 250, 322, 438, 587),
-    ("Ampere", 8): (26.1, 33.6, 48.3, 48.3, 51.9, 69.7, 71.2, 79, 97.8, 119, 153, 199, 270, 351, 413, 515, 663),
-    ("Hopper", 2): (17.4, 27, 27, 31.5, 39.9, 39.9, 39.9, 39.9, 40, 42.2, 45.7, 57, 74.2, 100, 135, 181, 239),
-    ("Hopper", 4): (35.3, 40.9, 40.9, 40.9, 40.9, 40.9, 40.9, 40.9, 48.2, 50.2, 62, 74.1, 93, 123, 168, 230, 308),
-    ("Hopper", 8): (25.8, 30.9, 30.9, 32.2, 33, 35.2, 40.4, 45.5, 52, 60, 75.9, 92.8, 119, 152, 198, 261, 335),
-}
-# The link of the measured devices, both ways together: a bridge or another link of their generation is not theirs.
-_LINKS_BYTES_PER_S = {"Ampere": 600e9, "Hopper": 900e9}
-
 
 def all_reduce_curve(device: Device, devices: int) -> AllReduceCurve:
-    """Return the measured all-reduces of ``devices`` devices in one node; empty if unmeasured."""
-    architecture, is_sxm = device.architecture or "", (device.form_factor or "").startswith("SXM")
-    if not is_sxm or device.link_bytes_per_s != _LINKS_BYTES_PER_S.get(architecture):
+    """Return the measured all-reduces of ``devices`` devices in one node; empty if unmeasured.
+
+    A bridge or another link of the same generation is not the measured one.
+    """
+    measured, architecture = _LINKS.all_reduce, device.architecture or ""
+    is_sxm, link = (device.form_factor or "").startswith("SXM"), (device.link_bytes_per_s or 0) / GB
+    if not is_sxm or link != measured.link_gb_per_s.get(architecture):
         return ()
-    times = _MICROSECONDS.get((architecture, devices), ())
-    return tuple((float(size), time * 1e-6) for size, time in zip(_BYTES, times, strict=False))
+    times = measured.microseconds[architecture].get(str(devices), ())
+    return tuple((size, time * 1e-6) for size, time in zip(measured.bytes, times, strict=False))
 
-
-# Practical one-way rate of a ×16 slot by generation: about three quarters of the wire rate.
-PCIE_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9}
 
 NETWORK_EFFICIENCY = 0.8
 LINK_EFFICIENCY = 0.75
@@ -252,7 +255,7 @@ def make_ring(
     nodes = min(nodes, devices)
     inside, hop_s = _inside(device, -(-devices // nodes))
     if nodes > 1:
-        usual = usual_network(device).usual * GBIT_BYTES * -(-devices // nodes)
+        usual = usual_server(device).usual * GBIT_BYTES * -(-devices // nodes)
         rate = (node_bytes_per_s or usual) * NETWORK_EFFICIENCY / sharing
         return Ring(devices, min(rate, inside) if devices > nodes else rate, hop_s, nodes)
     return Ring(devices, inside, hop_s, curve=all_reduce_curve(device, devices))
@@ -269,4 +272,14 @@ def _inside(device: Device, devices: int) -> tuple[float, float]:
     # A bridge joins two or four cards. More of them meet at their slots.
     if device.link_bytes_per_s and devices <= (device.scale_up_gpus or devices):
         return device.link_bytes_per_s / 2 * LINK_EFFICIENCY, LINK_HOP_S
-    return PCIE_BYTES_PER_S.get(device.pcie_generation or 4, 24e9), SLOT_HOP_S
+    known = None if _knows_no_link(device, devices) else device.host_bytes_per_s
+    return known or UNKNOWN_LINK, SLOT_HOP_S
+
+
+def _knows_no_link(device: Device, devices: int) -> bool:
+    """Return whether neither a link of so many devices nor a slot that they meet at is known."""
+    joined = device.scale_up_gpus or devices
+    if device.link_bytes_per_s and devices <= joined:
+        return False
+    # A device that joins others by a link does not use its slot for that, though nobody says how fast the link is.
+    return devices > 1 and (device.host_bytes_per_s is None or (device.scale_up_gpus is not None and devices <= joined))

@@ -4,7 +4,7 @@ Each method is one reader of its fields. A method without a reader is refused, b
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from leadline.core.errors import InvalidInput
@@ -99,15 +99,16 @@ def read_quantization(config: Config, reference: str) -> CheckpointQuantization 
     Raises:
         InvalidInput: The method is unknown, or one of its fields is.
     """
-    section = next(model_values(config, "quantization_config", "compression_config"), None)
-    if section is None:
+    if not names_quantization(config):
         return None
+    section = next(model_values(config, *_SECTIONS))
     if not isinstance(section, dict):
         raise InvalidInput(f"{reference}: quantization_config is {section!r:.80}, but it must be an object")
     method = section.get("quant_method")
-    if method is None and (section.get("load_in_8bit") or section.get("load_in_4bit")):
-        method = "bitsandbytes"
-    method = str(method).lower().removeprefix("intel/")
+    loads_in_bits = section.get("load_in_8bit") or section.get("load_in_4bit")
+    method = "bitsandbytes" if method is None and loads_in_bits else str(method).lower().removeprefix("intel/")
+    if method == "bitsandbytes" and not loads_in_bits:
+        return None  # transformers skips it, and loads the weights as they are
     if method not in METHODS:
         raise InvalidInput(
             f"{reference}: the quantization method {method[:60]!r} is unknown, so the weights' size is too: known "
@@ -116,9 +117,29 @@ def read_quantization(config: Config, reference: str) -> CheckpointQuantization 
     fields = _Fields(section, reference)
     read = METHODS[method](fields)
     formats = ((read, None),) if isinstance(read, WeightFormat) else read
+    with_head = section.get("lm_head") is True or "lm_head" in fields.inner("extra_config").section
     return CheckpointQuantization(
-        method, formats, fields.ignored(), experts_only=method == "mxfp4", with_head=section.get("lm_head") is True
+        method, formats, fields.ignored(), experts_only=method == "mxfp4", with_head=with_head
     )
+
+
+_SECTIONS = ("quantization_config", "compression_config")
+FILES_BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
+"""Files beside a ``config.json`` in which ModelOpt, AutoGPTQ and AutoAWQ write the quantization, and its method."""
+
+
+def names_quantization(config: Config) -> bool:
+    """Return whether a configuration has a section about quantization."""
+    return next(model_values(config, *_SECTIONS), None) is not None
+
+
+def add_quantization(config: Config, content: object, method: str) -> Config:
+    """Return a configuration with the quantization of a file beside it."""
+    section = content.get("quantization", content) if isinstance(content, dict) else content
+    return {
+        **config,
+        "quantization_config": {"quant_method": method, **section} if isinstance(section, dict) else section,
+    }
 
 
 class _Fields(NamedTuple):
@@ -162,7 +183,17 @@ class _Fields(NamedTuple):
             patterns += value
         dynamic = self.inner("dynamic").section
         patterns += [f"re:{name[2:]}" for name in dynamic if name.startswith("-:")]
+        patterns += [pattern for pattern, own in self.own_settings() if own.section.get("bits") in (16, 32)]
         return ModulePatterns(patterns, self.reference)
+
+    def own_settings(self) -> Iterator[tuple[str, "_Fields"]]:
+        """Yield patterns of modules with settings of their own (GPTQ's ``dynamic``, AutoRound's ``extra_config``)."""
+        for table in ("dynamic", "extra_config"):
+            for name in self.inner(table).section:
+                plain = re.fullmatch(r"[\w.]+", name) and table == "extra_config"
+                if not name.startswith("-:"):
+                    own = {**self.section, **self.inner(table).inner(name).section}
+                    yield name if plain else f"re:{name.removeprefix('+:')}", _Fields(own, self.reference)
 
     def error(self, name: str, value: object, kind: str) -> InvalidInput:
         """Return the error about a value."""
@@ -187,7 +218,14 @@ def _fp8(fields: _Fields) -> Formats:
 
 
 def _gptq(fields: _Fields) -> Formats:
-    """Read GPTQ, which stores zero points even if they are all the same, and the group of each column."""
+    """Read GPTQ or AutoRound, with the modules that have settings of their own before all others."""
+    own = (each for each in fields.own_settings() if each[1].section.get("bits") not in (16, 32))
+    special = tuple((_gptq_format(more), ModulePatterns([name], fields.reference)) for name, more in own)
+    return (*special, (_gptq_format(fields), None))
+
+
+def _gptq_format(fields: _Fields) -> WeightFormat:
+    """Return GPTQ's format, which stores zero points even if they are all the same, and the group of each column."""
     bits, group = fields.bits("bits"), fields.group("group_size", default=128)
     form = grouped(f"{bits}-bit GPTQ", bits, group, zero_bits=bits)
     return form._replace(scales=(*form.scales, ScaleTensor(32, 1, rows=0)))

@@ -19,6 +19,7 @@ from leadline.interfaces.cli.command import all_option, command, json_option, op
 from leadline.interfaces.cli.output import (
     format_cost,
     format_value,
+    print_basis,
     print_json,
     print_notes,
     print_reasons,
@@ -99,10 +100,7 @@ def _show(answer: EstimateAnswer, *, named: bool, everything: bool) -> None:
         _print_token_times(shown)
     if len(shown) < len(answer.estimates):
         click.secho(f"{len(answer.estimates) - len(shown)} more partitions with --all", dim=True)
-    if shown:
-        first = shown[0]
-        click.secho(f"Why, for {first.target.device} ({first.basis.tier.value} tier):", dim=True)
-        print_reasons((*first.basis.reasons, *first.unknown.values()))
+    print_basis(shown, brief=not named)
     print_notes(answer.notes)
     if answer.left_out and everything:
         print_notes(answer.left_out, "left out")

@@ -44,6 +44,19 @@ def print_reasons(reasons: Iterable[str]) -> None:
         click.secho(f"  · {reason}", dim=True)
 
 
+def print_basis(estimates: Sequence[Estimate], *, brief: bool = False) -> None:
+    """Print what the first estimate rests on, and of the others what is new; if ``brief``, only their assumptions."""
+    printed: set[str] = set()
+    for number, estimate in enumerate(estimates):
+        reasons = [text for text in (*estimate.basis.reasons, *estimate.unknown.values()) if text not in printed]
+        if brief and number:
+            reasons = [text for text in reasons if text.startswith("assumed")]
+        if reasons:
+            click.secho(f"Why, for {estimate.target.device} ({estimate.basis.tier.value} tier):", dim=True)
+        print_reasons(reasons)
+        printed.update(reasons)
+
+
 def show_live(text: str) -> None:
     """Replace the last line of the terminal on stderr; do nothing elsewhere."""
     if sys.stderr.isatty():

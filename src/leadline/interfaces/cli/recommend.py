@@ -8,23 +8,24 @@ import click
 
 from leadline.app.composition import toolbox, trained_model
 from leadline.app.estimate.estimate import DEFAULT_RISK
+from leadline.app.estimate.recommend import build_constraints
 from leadline.app.estimate.recommend import recommend as recommend_verb
 from leadline.app.models.question import ModelQuestion
 from leadline.core.documents import to_document
-from leadline.core.errors import InvalidInput, NothingFits
+from leadline.core.errors import NothingFits
 from leadline.core.queues import IMMEDIATE_START_S
-from leadline.core.recommendation import Constraints, Option, Recommendation, RiskWeights
-from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s, pluralize
+from leadline.core.recommendation import Option, Recommendation, RiskWeights
+from leadline.core.units import format_bytes, format_clock, format_duration, pluralize
 from leadline.core.workload import Workload
 from leadline.interfaces import tables
 from leadline.interfaces.cli.command import all_option, command, json_option, option
 from leadline.interfaces.cli.output import (
     format_cost,
     format_value,
+    print_basis,
     print_json,
     print_note,
     print_notes,
-    print_reasons,
     print_table,
     status,
 )
@@ -60,7 +61,7 @@ def recommend(
     kill: float, waste: float, on: tuple[str, ...], waits: tuple[str, ...], everything: bool, json: bool,
 ) -> None:  # fmt: skip
     """Recommend a system, a partition and a request for a workload or with a trained model, and explain the choice."""
-    constraints = _constraints(deadline, budget, currency, risk, RiskWeights(kill, waste))
+    constraints = build_constraints(deadline, budget, currency, risk, RiskWeights(kill, waste))
     with status("predicting", quiet=json):
         if isinstance(work, ModelQuestion):
             from leadline.app.models.predict import recommend_with_model  # noqa: PLC0415 - the other path is the usual one
@@ -80,22 +81,6 @@ def recommend(
         raise NothingFits(f"nothing fits; {answer.smallest_change or 'no single change would make it fit'}")
 
 
-def _constraints(
-    deadline: str | None, budget: float | None, currency: str, risk: float, weights: RiskWeights
-) -> Constraints:
-    if not 0 < risk < 1:
-        raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
-    if budget is not None and not budget >= 0:
-        raise InvalidInput(f"--budget is {budget:g}, but it must be 0 or more")
-    deadline_s = None if deadline is None else parse_duration_s(deadline)
-    if deadline_s is not None and deadline_s <= 0:
-        raise InvalidInput(f"--deadline is {deadline}, but it must be above 0")
-    for name, value in (("--kill", weights.kill), ("--waste", weights.waste)):
-        if not 0 <= value < float("inf"):
-            raise InvalidInput(f"{name} is {value:g}, but it must be 0 or more")
-    return Constraints(deadline_s, budget, currency if budget is not None else None, risk, weights)
-
-
 def _show(answer: Recommendation, *, everything: bool) -> None:
     best = answer.options[0]
     click.secho(f"Request {_request(best)}", bold=True)
@@ -111,8 +96,7 @@ def _show(answer: Recommendation, *, everything: bool) -> None:
     _print_table(shown)
     if len(shown) < len(answer.options):
         click.secho(f"{len(answer.options) - len(shown)} more with --all.", dim=True)
-    if best.parameters:
-        print_reasons(best.estimate.basis.reasons)
+    print_basis([option.estimate for option in shown], brief=True)
     _show_rejections(answer, everything=everything)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from os import PathLike, fspath
 from typing import overload
 
@@ -15,7 +16,7 @@ from leadline.app.jobs.logs import last_lines, select_attempt
 from leadline.app.jobs.plane_options import PlaneOptions
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
-from leadline.core.units import parse_bytes, parse_duration_s
+from leadline.core.units import duration_s, parse_bytes
 
 FOREVER_S = float("inf")
 
@@ -93,20 +94,20 @@ def jobs(*, all_jobs: bool = False) -> tuple[Job, ...]:
 def submit(
     subject: str | PathLike[str] | Sequence[str], *, on: str | Sequence[str] = ..., array: None = ...,
     options: PlaneOptions | None = ..., gpus: int | None = ..., nodes: int | None = ..., cores: int | None = ...,
-    memory: str | int | None = ..., time: str | float | None = ..., account: str | None = ..., name: str = ...,
+    memory: str | None = ..., time: str | timedelta | None = ..., account: str | None = ..., name: str = ...,
     workdir: str | None = ..., setup: Sequence[str] = ..., accept_timeout_s: float = ...,
 ) -> Job: ...  # fmt: skip
 @overload
 def submit(
     subject: str | PathLike[str] | Sequence[str], *, on: str | Sequence[str] = ..., array: str,
     options: PlaneOptions | None = ..., gpus: int | None = ..., nodes: int | None = ..., cores: int | None = ...,
-    memory: str | int | None = ..., time: str | float | None = ..., account: str | None = ..., name: str = ...,
+    memory: str | None = ..., time: str | timedelta | None = ..., account: str | None = ..., name: str = ...,
     workdir: str | None = ..., setup: Sequence[str] = ..., accept_timeout_s: float = ...,
 ) -> tuple[Job, ...]: ...  # fmt: skip
 def submit(
     subject: str | PathLike[str] | Sequence[str], *, on: str | Sequence[str] = "local", array: str | None = None,
     options: PlaneOptions | None = None, gpus: int | None = None, nodes: int | None = None, cores: int | None = None,
-    memory: str | int | None = None, time: str | float | None = None, account: str | None = None, name: str = "",
+    memory: str | None = None, time: str | timedelta | None = None, account: str | None = None, name: str = "",
     workdir: str | None = None, setup: Sequence[str] = (), accept_timeout_s: float = 60.0,
 ) -> Job | tuple[Job, ...]:  # fmt: skip
     """Submit a job to the Intelligence Plane, which runs it on this machine or a cluster and manages it.
@@ -119,8 +120,8 @@ def submit(
         gpus: GPUs of the whole job; inferred by default.
         nodes: Nodes of the job.
         cores: Cores per node.
-        memory: Memory per node, in bytes or as a text such as ``16G``; predicted by default on a cluster.
-        time: Time limit, in seconds or as a text such as ``2h``; predicted by default on a cluster.
+        memory: Memory per node with its unit, such as ``16G``; predicted by default on a cluster.
+        time: Time limit, a text such as ``2h`` or a ``timedelta``; predicted by default on a cluster.
         account: Project to charge.
         name: Name of the job; its script's by default.
         workdir: Folder to run in; the current one by default.
@@ -134,8 +135,8 @@ def submit(
         (fspath(subject),) if isinstance(subject, (str, PathLike)) else tuple(subject),
         (on,) if isinstance(on, str) else tuple(on),
         account=account, nodes=nodes, gpus=gpus, cores=cores,
-        memory_bytes=parse_bytes(memory) if isinstance(memory, str) else memory,
-        walltime_s=parse_duration_s(time) if isinstance(time, str) else time, name=name, workdir=workdir,
+        memory_bytes=None if memory is None else parse_bytes(str(memory)),
+        walltime_s=None if time is None else duration_s(time), name=name, workdir=workdir,
         setup=tuple(setup),
         options=replace(options or PlaneOptions(), array=array),
     )  # fmt: skip

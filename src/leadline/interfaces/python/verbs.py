@@ -4,6 +4,7 @@ The words, the nouns and the JSON documents are those of the command line. All v
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -11,16 +12,17 @@ from typing import TypedDict, Unpack
 from leadline.app.composition import toolbox, trained_model
 from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.estimate.estimate import estimate as estimate_workload
+from leadline.app.estimate.recommend import build_constraints
+from leadline.app.estimate.recommend import recommend as recommend_workload
 from leadline.app.models.question import ModelQuestion, is_model
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.errors import InvalidInput, choose
 from leadline.core.estimate import EstimatorChoice
 from leadline.core.hardware import Device
-from leadline.core.recommendation import Constraints, RiskWeights
+from leadline.core.recommendation import RiskWeights
 from leadline.core.runs import Value
 from leadline.core.systems import System
-from leadline.core.units import parse_duration_s
 from leadline.interfaces.documents import estimate_document, model_estimate_document
 from leadline.interfaces.python.answers import Estimates, FitReports, Recommendations
 
@@ -120,7 +122,7 @@ def fit(
 
 
 def recommend(
-    subject: Subject, *, on: str | Sequence[str] = (), deadline: str | float | None = None,
+    subject: Subject, *, on: str | Sequence[str] = (), deadline: str | timedelta | None = None,
     budget: float | None = None, currency: str = "USD", risk: float = DEFAULT_RISK,
     weights: RiskWeights | None = None, waits: str | Sequence[str] = (), values: Mapping[str, Value] | None = None,
     vary: Mapping[str, Sequence[Value]] | None = None, **options: Unpack[WorkloadKeywords],
@@ -130,7 +132,7 @@ def recommend(
     Args:
         subject: A file that describes a workload, a command as a list of words, or a model that ``train`` wrote.
         on: Systems or ``SYSTEM:PARTITION``; empty for the whole catalog.
-        deadline: Seconds, or a text such as ``12h``, until the result is wanted.
+        deadline: Time until the result is wanted: a text such as ``12h``, or a ``timedelta``.
         budget: Largest cost, in ``currency``.
         currency: Unit of the budget: ``USD`` or a site's own unit.
         risk: Accepted probability of exceeding a limit, between 0 and 1.
@@ -144,13 +146,9 @@ def recommend(
         LeadlineError: The workload, a place or an option cannot be used; the message names the fix.
     """
     words, places, accounting = _words(subject), _places(on), _places(waits)
-    deadline_s = parse_duration_s(deadline) if isinstance(deadline, str) else deadline
-    unit = currency if budget is not None else None
-    constraints = Constraints(deadline_s, budget, unit, risk, weights or RiskWeights())
+    constraints = build_constraints(deadline, budget, currency, risk, weights or RiskWeights())
     question = _model_question(words, values, vary, options)
     if question is None:
-        from leadline.app.estimate.recommend import recommend as recommend_workload  # noqa: PLC0415
-
         workload = read_workload(words, WorkloadOptions(**options))
         answer = recommend_workload(workload, toolbox(), constraints, on=places, waits=accounting)
         return Recommendations(workload.name, answer)
