@@ -36,9 +36,6 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
         answer = trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer
         answer = {"failure": failure_document(error)}
-    if confinement.possible or not request["function"]:
-        session.note(confinement.sentence())
-    answer["possible_harms"] = confinement.possible
     end_with(answer, request)
 
 
@@ -157,13 +154,12 @@ def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[A
         "loop": _loop_document(session, steps),
         "notes": session.notes,
         "low_confidence": session.low_confidence,
-        "compiled": session.compiled,
     }
     if steps.largest is not None:
         job["longer"] = [report.graph_document(session, recorder, steps.largest)]
     if steps.evaluation is not None and steps.evaluation.ops:
         job["evaluation"] = report.graph_document(session, recorder, steps.evaluation, stage="evaluation")
-    return {"job": job}
+    return {"job": job, "compiled": session.compiled}
 
 
 def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
