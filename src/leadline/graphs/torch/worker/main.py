@@ -17,6 +17,7 @@ from typing import Any, Dict, NoReturn, Optional
 
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.libraries import is_user_file
+from leadline.graphs.torch.worker.loops import MOST_COUNT
 from leadline.graphs.torch.worker.session import ScriptFailure, StopTrace, TraceSession, resident_bytes
 
 ORPHAN_S = 120
@@ -174,7 +175,9 @@ def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
         facts["optimizer"] = type(steps.optimizers[0]).__name__.lower()
     if steps.counts and steps.backwards and not facts.get("accumulation"):
         facts["accumulation"] = max(1, round(steps.backwards / sum(steps.counts.values())))
-    return facts
+    # A trainer's own settings and lengths may be infinite, which JSON cannot hold.
+    numbers = {name: fact for name, fact in facts.items() if isinstance(fact, (int, float))}
+    return {name: fact for name, fact in facts.items() if abs(numbers.get(name, 0)) <= MOST_COUNT}
 
 
 def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
