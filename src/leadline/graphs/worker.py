@@ -12,7 +12,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.workload import Workload
-from leadline.files.read import read_input
+from leadline.files.read import is_file, read_input
 
 BOOTSTRAP = Path(__file__).parent / "torch" / "worker" / "bootstrap.py"
 
@@ -59,7 +59,7 @@ def function_request(workload: Workload, kind: str, example: str) -> dict[str, A
         InvalidInput: The reference names no file.
     """
     path, _, name = workload.model.reference.rpartition(":")
-    if not path or not Path(path).is_file():
+    if not is_file(path):
         raise InvalidInput(f"{workload.model.reference!r} names no {kind}: write it as {example}:build")
     inputs = [(list(shape.shape), shape.dtype) for shape in workload.inputs]
     return {"target": path, "function": name, "inputs": inputs, "phase": workload.phase.value}

@@ -125,7 +125,7 @@ def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
     if len(subject) == 1:
         try:
             return _model(word, base)
-        except OSError as error:  # too long for a name, or in a folder that may not be entered
+        except (OSError, ValueError) as error:  # no name, or in a folder that may not be entered
             raise InvalidInput(f"{excerpt(word)!r} cannot be read: {explain_read_error(error)}") from error
     if Path(word).suffix in MODEL_SUFFIXES or ".py:" in word:
         raise InvalidInput(
@@ -266,7 +266,7 @@ def count_launched_processes(command: Sequence[str]) -> tuple[int, int]:
     """Return how many processes a command's launcher starts, and on how many nodes; (1, 1) without a launcher."""
     try:
         parsed = parse_command(tuple(command))
-    except (LeadlineError, OSError):
+    except LeadlineError:
         # Not a Python command, or a script on another machine: then its launcher is unknown.
         return 1, 1
     return parsed.local_processes * parsed.nodes, parsed.nodes

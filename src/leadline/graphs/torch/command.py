@@ -5,6 +5,7 @@ from pathlib import Path
 
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.frozen import Frozen
+from leadline.files.read import is_file
 
 LAUNCHER_MODULES = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
 PROCESS_OPTIONS = {"--nproc_per_node", "--nproc-per-node", "--num_processes", "--num-processes", "--gpus"}
@@ -96,7 +97,7 @@ def _process_count(name: str, value: str) -> int:
 
 
 def _require_script(command: PythonCommand) -> PythonCommand:
-    if not command.is_module and not Path(command.target).is_file():
+    if not command.is_module and not is_file(command.target):
         raise InvalidInput(f"{command.target!r} cannot be traced: there is no such file; check the path")
     return command
 
