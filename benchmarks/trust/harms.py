@@ -25,6 +25,15 @@ for step in range(9):
     net(torch.rand(4, 2).cuda()).sum().backward()
     optimizer.step()
 """
+MODEL = """
+def build():
+    return torch.nn.Linear(2, 2)
+"""
+JAX_STEP = """
+import jax
+def build():
+    return jax.jit(lambda x: x @ x), (jax.ShapeDtypeStruct((2, 2), "float32"),)
+"""
 
 FILES = {
     "rm in a shell": "shell(f'rm {file}')",
@@ -68,6 +77,7 @@ number = os.memfd_create("program")
 os.write(number, open("/bin/rm", "rb").read())
 subprocess.run([f"/proc/self/fd/{number}", file], pass_fds=[number])
 """,
+    "rm in a shell before an error": "shell(f'rm {file}'); raise ValueError('stopped')",
     "a user namespace of its own": "shell(f'unshare -Urm sh -c \"umount -a; rm {file}\"')",
     "unlink in C": "libc.unlink(encoded)",
     "rename in C": "libc.rename(encoded, encoded + b'.moved')",
@@ -99,6 +109,16 @@ else:
     with pyarrow.OSFile(home + "/new.arrow", "wb") as target:
         target.write(b"harmed")
 """,
+    "h5py, or a write in C without it": """
+try:
+    import h5py
+except ImportError:
+    number = libc.creat((home + "/new.h5").encode(), 0o600)
+    libc.write(number, b"harmed", 6)
+else:
+    with h5py.File(home + "/new.h5", "w") as target:
+        target["harmed"] = 1
+""",
     "a tensor mapped to a file": "torch.from_file(home + '/new.bin', shared=True, size=10, dtype=torch.uint8).fill_(1)",
     "a FIFO": "os.mkfifo(home + '/new')",
     "a FIFO in C": "libc.mkfifo((home + '/new').encode(), 0o600)",
@@ -121,6 +141,7 @@ except ImportError:
     shell(f"rm {file}")
 """,
 }
+TRUNCATION = {"truncate in C": "libc.truncate(encoded, ctypes.c_long(0))"}
 ATTRIBUTES = {
     "chmod in a shell": "shell(f'chmod 777 {file}')",
     "chmod in C": "libc.chmod(encoded, 0o777)",
@@ -202,6 +223,7 @@ time.sleep(0.5)
 }
 HARMS: dict[str, dict[str, str]] = {
     confinement.CHANGES: FILES,
+    confinement.TRUNCATION: TRUNCATION,
     confinement.ATTRIBUTES: ATTRIBUTES,
     confinement.CACHES: CACHES,
     confinement.SHARED_MEMORY: SHARED_MEMORY,
@@ -212,9 +234,11 @@ HARMS: dict[str, dict[str, str]] = {
     confinement.LASTING: LASTING,
 }
 """Harm that the output names → name of a script → code that tries it."""
+WITHOUT_TRACE = ("execve in place of the script", "rm in a shell before an error")
+"""Scripts that end before their trace does."""
 
 
-def script(*codes: str) -> str:
-    """Return the text of a script that tries harms and trains in spite of errors."""
+def script(*codes: str, ending: str = TRAINING) -> str:
+    """Return the text of a script that tries harms, and trains or defines a model in spite of errors."""
     bodies = [code.strip("\n").replace("\n", "\n    ") for code in codes]
-    return PRELUDE + "".join(ATTEMPT.format(body=body) for body in bodies) + TRAINING
+    return PRELUDE + "".join(ATTEMPT.format(body=body) for body in bodies) + ending

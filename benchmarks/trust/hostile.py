@@ -17,13 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import BenchmarkRow, at_least, at_most
-from benchmarks.trust.harms import HARMS, script
+from benchmarks.results import BenchmarkRow, at_most
+from benchmarks.trust.harms import HARMS, JAX_STEP, MODEL, TRAINING, script
 from leadline.core.errors import Untraceable
+from leadline.core.graph import TracedJob
 from leadline.core.processes import CompletedProcess, ProcessRunner
-from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.core.workload import InputShape, ModelKind, ModelSource, Phase, Workload
 from leadline.execution.processes import run_process, start_process
-from leadline.graphs.torch.trace import trace_command
+from leadline.graphs.hlo.jax_function import lower_function
+from leadline.graphs.torch.trace import trace_command, trace_function
 
 LEVELS: dict[str, tuple[str, ...]] = {
     "everything that the kernel offers": (),
@@ -151,36 +153,54 @@ def _canary() -> Iterator[tuple[Canary, Path]]:
             canary.remove()
 
 
-def _run_with(
+def run_without(
+    features: Sequence[str],
     runner: ProcessRunner,
     variables: Mapping[str, str],
+    folder: Path,
     argv: Sequence[str],
     *,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str | None] | None = None,
     cwd: Path | None = None,
     stdin: str | None = None,
     timeout_s: float | None = None,
 ) -> CompletedProcess:
-    return runner(argv, env={**(env or {}), **variables}, cwd=cwd, stdin=stdin, timeout_s=timeout_s)
+    """Run a worker as ``runner`` does, in a folder, with more variables, and without some features of the kernel."""
+    request = Path(argv[-1])
+    request.write_text(json.dumps({**json.loads(request.read_text()), "without": [*features]}))
+    return runner(argv, env={**(env or {}), **variables}, cwd=cwd or folder, stdin=stdin, timeout_s=timeout_s)
+
+
+def _trace(path: Path, kind: ModelKind, runner: ProcessRunner) -> TracedJob:
+    """Trace a file in one of the ways in which Leadline runs the user's code."""
+    if kind is ModelKind.COMMAND:
+        words = (sys.executable, str(path))
+        workload = Workload(ModelSource(kind, shlex.join(words), words))
+        return trace_command(workload, runner=runner, timeout_s=TIMEOUT_S)
+    if kind is ModelKind.FUNCTION:
+        workload = Workload(ModelSource(kind, f"{path}:build"), inputs=(InputShape((4, 2)),))
+        return trace_function(workload, runner=runner)
+    return lower_function(Workload(ModelSource(kind, f"{path}:build"), phase=Phase.INFERENCE), runner=runner)
 
 
 def attempt(
-    *codes: str, without: Sequence[str] = (), runner: ProcessRunner = run_process
+    *codes: str,
+    without: Sequence[str] = (),
+    runner: ProcessRunner = run_process,
+    kind: ModelKind = ModelKind.COMMAND,
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Trace one script that tries these harms. Return what it changed of its canary, and the notes of the trace."""
+    """Trace one file that tries these harms. Return what it changed of its canary, and the notes of the trace."""
+    ending = {ModelKind.FUNCTION: MODEL, ModelKind.JAX_FUNCTION: JAX_STEP}.get(kind, TRAINING)
     with _canary() as (canary, folder):
-        (canary.home / "train.py").write_text(script(*codes))
-        words = (sys.executable, str(canary.home / "train.py"))
+        path = canary.home / "train.py"
+        path.write_text(script(*codes, ending=ending))
         before, ended = canary.state(), threading.Event()
         watcher = threading.Thread(target=canary.watch_port, args=(ended,))
         watcher.start()
         extra = {"HOME": str(canary.home), "LEADLINE_CANARY": canary.description(), "XDG_CACHE_HOME": ""}
 
         try:
-            workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-            notes = trace_command(
-                workload, runner=partial(_run_with, runner, extra), cwd=folder, timeout_s=TIMEOUT_S, without=without
-            ).notes
+            notes = _trace(path, kind, partial(run_without, without, runner, extra, folder)).notes
         except Untraceable as error:
             notes = (str(error),)
         finally:
@@ -190,23 +210,26 @@ def attempt(
         return sorted(name for name in {*before, *after} if before.get(name) != after.get(name)), notes
 
 
+def named_harms(notes: Sequence[str]) -> set[str]:
+    """Return the harms that the output of one trace names as not held back."""
+    possible = " ".join(notes).partition("did not hold back ")[2].partition("; it held back ")[0]
+    return {harm for harm in HARMS if harm in possible}
+
+
 def rows(*, quick: bool = False) -> list[BenchmarkRow]:
     """Run every hostile script with all means of the kernel, and without some of them; ``quick`` skips the latter."""
     result = []
     for level, without in list(LEVELS.items())[: 1 if quick else None]:
-        notes = attempt("pass", without=without)[1]
-        named = next((note.partition(";")[0] for note in notes if note.startswith("this machine offers")), "")
         tries = [(harm, name, code) for harm, scripts in HARMS.items() for name, code in scripts.items()]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             outcomes = list(pool.map(partial(attempt, without=without), (code for _, _, code in tries)))
-        through = [(harm, name) for (harm, name, _), (changes, _) in zip(tries, outcomes, strict=True) if changes]
-        unnamed = [name for harm, name in through if harm not in named]
+        through, unnamed = [], []
+        for (harm, name, _), (changes, notes) in zip(tries, outcomes, strict=True):
+            through += [name] if changes else []
+            unnamed += [name] if changes and harm not in named_harms(notes) else []
         count = len(tries)
-        how = f"{count} hostile scripts, {level}" + (
-            f"; through: {', '.join(name for _, name in through)}" if through else ""
-        )
+        how = f"{count} hostile scripts, {level}" + (f"; through: {', '.join(through)}" if through else "")
         if not without:
-            result.append(at_least("hostile scripts", float(count), 30.0, "", n=count))
             result.append(at_most(f"harms that got through, {level}", float(len(through)), 0.0, "", n=count, how=how))
         else:
             result.append(BenchmarkRow(f"harms that got through, {level}", float(len(through)), "", n=count, how=how))

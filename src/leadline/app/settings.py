@@ -1,8 +1,9 @@
 """Where Leadline keeps its data: the XDG folders, or the folder in LEADLINE_DATA_DIR."""
 
+import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import platformdirs
@@ -52,9 +53,12 @@ def data_dir() -> Path:
     """
     named = os.environ.get(DATA_DIR_VARIABLE, "").strip()
     folder = Path(named).expanduser().absolute() if named else platformdirs.user_data_path("leadline", appauthor=False)
-    with suppress(OSError):
+    try:
         if folder.stat().st_mode & 0o077:
             tighten(folder)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise _unwritable(folder, error.strerror) from error
     return folder
 
 

@@ -110,12 +110,14 @@ def choose(kind: str, name: str, choices: type[Choice]) -> Choice:
 
 
 class Untraceable(LeadlineError):
-    """The user's model or script cannot be traced; ``location`` is the ``file:line`` where it stopped, if known."""
+    """The user's model or script cannot be traced; ``location`` is the ``file:line`` where it stopped, if known.
 
-    def __init__(self, reason: str, location: str | None = None) -> None:
-        super().__init__(f"{location}: {reason}" if location else reason)
-        self.reason = reason
-        self.location = location
+    ``note`` says what harm the script may have done before it stopped.
+    """
+
+    def __init__(self, reason: str, location: str | None = None, *, note: str = "") -> None:
+        super().__init__("; ".join(filter(None, (f"{location}: {reason}" if location else reason, note))))
+        self.reason, self.location, self.note = reason, location, note
 
 
 class NothingFits(LeadlineError):

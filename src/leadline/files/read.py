@@ -10,6 +10,16 @@ MOST_BYTES = 2**29
 """Size of the largest file that is read whole; its text and what is made of it must fit in memory."""
 
 
+def is_file(path: str | Path) -> bool:
+    """Return whether a user's word names a file; unlike ``Path.is_file``, also of a word too long for a name."""
+    return os.path.isfile(path)  # noqa: PTH113 - see above
+
+
+def is_folder(path: str | Path) -> bool:
+    """Return whether a user's word names a folder, in the same way."""
+    return os.path.isdir(path)  # noqa: PTH112 - see above
+
+
 def read_input(path: Path, *, most: int = MOST_BYTES, label: str = "", fix: str = "") -> bytes:
     """Return the content of a file; ``label`` names it in errors, and ``fix`` follows their advice.
 
@@ -23,9 +33,8 @@ def read_input(path: Path, *, most: int = MOST_BYTES, label: str = "", fix: str 
             content = stream.read(min(os.fstat(stream.fileno()).st_size, most) + 1)
             while len(content) <= most and (chunk := stream.read(max(len(content), 2**20))):
                 content += chunk
-    except (OSError, ValueError) as error:  # a path may hold a NUL
-        reason = explain_read_error(error) if isinstance(error, OSError) else f"{error}; check the path"
-        raise InvalidInput(f"{name} cannot be read: {reason}{fix}") from error
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{name} cannot be read: {explain_read_error(error)}{fix}") from error
     if len(content) > most:
         raise InvalidInput(f"{name} cannot be read: it has more than {most:,} bytes; give a smaller file{fix}")
     return content

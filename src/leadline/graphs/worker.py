@@ -2,16 +2,54 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from leadline.core.documents import from_json
 from leadline.core.errors import InvalidInput, Untraceable
+from leadline.core.frozen import Frozen
+from leadline.core.graph import TracedJob
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.workload import Workload
+from leadline.files.read import is_file, read_input
 
 BOOTSTRAP = Path(__file__).parent / "torch" / "worker" / "bootstrap.py"
+
+
+class WorkerFailure(Frozen):
+    """Why there is no trace, the user's line, and the device type under which there may be one."""
+
+    reason: str
+    location: str | None = None
+    retry: str | None = None
+
+
+class WorkerAnswer(Frozen):
+    """The answer of a worker: a failure, or a job of PyTorch, or the text of a JAX module with the memory it plans.
+
+    ``confinement`` is the sentence on what the kernel held back, and ``possible_harms`` are those that it did not.
+    """
+
+    failure: WorkerFailure | None = None
+    job: TracedJob | None = None
+    compiled: bool = False
+    text: str = ""
+    jax: str = ""
+    notes: tuple[str, ...] = ()
+    memory: dict[str, int] | None = None
+    confinement: str = ""
+    possible_harms: tuple[str, ...] = ()
+
+    @property
+    def harm_notes(self) -> tuple[str, ...]:
+        """The sentence on the confinement if any harm was possible."""
+        return (self.confinement,) if self.possible_harms else ()
+
+    def raise_failure(self) -> None:
+        """Raise ``Untraceable`` with the reason, the user's line and the possible harms, if the worker failed."""
+        if self.failure:
+            raise Untraceable(self.failure.reason, self.failure.location, note="".join(self.harm_notes))
 
 
 def function_request(workload: Workload, kind: str, example: str) -> dict[str, Any]:
@@ -21,7 +59,7 @@ def function_request(workload: Workload, kind: str, example: str) -> dict[str, A
         InvalidInput: The reference names no file.
     """
     path, _, name = workload.model.reference.rpartition(":")
-    if not path or not Path(path).is_file():
+    if not is_file(path):
         raise InvalidInput(f"{workload.model.reference!r} names no {kind}: write it as {example}:build")
     inputs = [(list(shape.shape), shape.dtype) for shape in workload.inputs]
     return {"target": path, "function": name, "inputs": inputs, "phase": workload.phase.value}
@@ -29,27 +67,31 @@ def function_request(workload: Workload, kind: str, example: str) -> dict[str, A
 
 def run_worker(
     request: dict[str, Any], *, python: str, runner: ProcessRunner, env: dict[str, str], cwd: Path | None = None
-) -> dict[str, Any]:
-    """Let a worker carry out a request in ``python``, and return its answer or a ``failure`` if it gives none.
+) -> WorkerAnswer:
+    """Let a worker carry out a request in ``python``, and return its answer, a failure if it gives none.
 
-    A request names the ``worker``'s module and the user's file or module (``target``). ``wall_s`` limits the time, and
-    ``without`` may name features of the kernel to confine the worker without.
+    A request names the ``worker``'s module and the user's file or module (``target``). ``wall_s`` limits the time.
+    ``without`` names features of the kernel to confine the worker without: tests take them away.
     """
+    target = request["target"]
     with tempfile.TemporaryDirectory(prefix="leadline-trace-") as folder:
         request_file, answer_file = Path(folder, "request.json"), Path(folder, "answer.json")
-        document = {"without": [], **request, "answer": str(answer_file)}
-        request_file.write_text(json.dumps(document), encoding="utf-8")
+        request_file.write_text(json.dumps({"without": [], **request, "answer": str(answer_file)}), encoding="utf-8")
         completed = runner([python, str(BOOTSTRAP), str(request_file)], env=env, cwd=cwd, timeout_s=request["wall_s"])
-        if answer_file.is_file():
-            answer: dict[str, Any] = msgspec.json.decode(answer_file.read_bytes())
-            return answer
-        return {"failure": {"reason": _exit_reason(completed, request["target"], request["wall_s"])}}
+        answer, confined = (_read(file, target) for file in (answer_file, answer_file.with_name("confinement.json")))
+    if not (answer.failure or answer.job or answer.text):
+        answer = WorkerAnswer(WorkerFailure(_exit_reason(completed, target, request["wall_s"])))
+    failure, harms = answer.failure or confined.failure, confined.possible_harms
+    return replace(answer, failure=failure, confinement=confined.confinement, possible_harms=harms)
 
 
-def raise_failure(answer: dict[str, Any]) -> None:
-    """Raise ``Untraceable`` with the reason of a worker's failure and the user's line, if it failed."""
-    if failure := answer.get("failure"):
-        raise Untraceable(failure["reason"], failure.get("location"))
+def _read(file: Path, target: str) -> WorkerAnswer:
+    """Return the answer in a file, to which the user's code may write; an empty one if there is no file."""
+    try:
+        label = f"the answer of the trace of {target}"
+        return from_json(read_input(file), WorkerAnswer, label=label) if file.is_file() else WorkerAnswer()
+    except InvalidInput as error:
+        return WorkerAnswer(WorkerFailure(str(error)))
 
 
 def _exit_reason(completed: CompletedProcess, target: str, wall_s: float) -> str:

@@ -1,5 +1,6 @@
 """Run measurements within a time limit, one line per point, into a resumable file."""
 
+import os
 import sys
 import time
 from collections import Counter
@@ -208,9 +209,9 @@ def _check_options(options: MeasureOptions) -> None:
         raise KitError(f"--minutes {options.minutes:g} is no time to measure in: give for example 20")
     out = Path(options.out)
     folder = out.absolute().parent
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # a Path raises an error where a name is too long
         raise KitError(f"the folder {folder} is not there: make it, or give --out a file in another")
-    if out.is_dir():
+    if os.path.isdir(out):
         raise KitError(f"{options.out} is a folder: give --out a file, such as {out / 'rows.jsonl'}")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from leadline.app import settings
 from leadline.app.estimate.estimate import Toolbox, estimate
+from leadline.app.estimate.kept_probes import ENVIRONMENT, file_digests
 from leadline.app.jobs.probe import ProbeLimits, probe
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
@@ -17,6 +18,7 @@ from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.graph import OpGraph, TracedJob
 from leadline.core.hardware import Calibration, Device, DeviceKind
 from leadline.core.workload import ModelKind
+from leadline.files.modules import nearby_modules
 
 LOOP = "import time\nfor epoch in range(1000):\n    for i in range(10): time.sleep(0.002)\n"
 TRACED = Interval(5000.0, 1000.0, 20_000.0)
@@ -97,6 +99,75 @@ def test_another_script_argument_folder_or_option_does_not_use_it(place, monkeyp
     (place / "other" / "train.py").write_text(LOOP)
     monkeypatch.chdir(place / "other")
     assert estimated().estimates[0].elapsed_s == TRACED
+
+
+@pytest.mark.parametrize("module", ["net.py", "models/net.py", "models/deep/net.py"])
+def test_an_edited_module_that_the_script_may_import_turns_the_probe_off(module):
+    Path(module).parent.mkdir(parents=True, exist_ok=True)
+    Path(module).write_text("width = 8\n")
+    probed()
+    assert estimated().estimates[0].elapsed_s != TRACED
+    Path(module).write_text("width = 16\n")
+    answer = estimated()
+    assert answer.estimates[0].elapsed_s == TRACED
+    assert answer.notes[-1].endswith(f"{module} has changed since; probe it again")
+
+
+def test_a_module_of_the_working_folder_counts_where_python_looks_there(monkeypatch):
+    for folder in ("code", "lib", "elsewhere"):
+        Path(folder).mkdir()
+        Path(folder, f"in_{folder}.py").write_text("width = 8\n")
+    Path("code/train.py").write_text(LOOP)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["lib", os.environ["PYTHONPATH"]]))
+    plain, module = (sys.executable, "code/train.py"), (sys.executable, "-m", "code.train")
+    here = Path.cwd()
+
+    def modules(words):
+        return {Path(name).name for name in file_digests(words, here) if Path(name).name.startswith("in_")}
+
+    assert modules(plain) == {"in_code.py", "in_lib.py"}
+    assert modules(module) == {"in_code.py", "in_lib.py", "in_elsewhere.py"}
+
+
+def test_installed_packages_and_hidden_folders_are_no_modules_of_the_script():
+    for folder in (".git", "__pycache__", "venv/lib", "env/site-packages/torch"):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "net.py").write_text("width = 8\n")
+    Path("venv/pyvenv.cfg").touch()
+    Path("loop").symlink_to(".")
+    assert [path.name for path in nearby_modules(Path())] == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "counts"),
+    [
+        ("OMP_NUM_THREADS", LOOP, True),
+        ("CUDA_VISIBLE_DEVICES", LOOP, True),
+        ("LR", "import os\nos.environ.get('LR')\n" + LOOP, True),
+        ("SHLVL", LOOP, False),
+    ],
+)
+def test_a_variable_counts_if_a_framework_or_the_script_reads_it(monkeypatch, name, source, counts):
+    Path("train.py").write_text(source)
+    monkeypatch.delenv(name, raising=False)
+    probed()
+    monkeypatch.setenv(name, "7")
+    answer = estimated()
+    assert (answer.estimates[0].elapsed_s == TRACED) == counts
+    assert any("the environment has changed since" in note for note in answer.notes) == counts
+
+
+def test_another_version_of_an_installed_package_is_another_environment(place):
+    packages = place / "env" / "lib" / "python3.11" / "site-packages"
+    python = place / "env" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    (packages / "torch-2.1.0.dist-info").mkdir(parents=True)
+    before = file_digests((str(python), "train.py"), Path.cwd())
+    assert before == file_digests((str(python), "train.py"), Path.cwd())
+    (packages / "torch-2.1.0.dist-info").rename(packages / "torch-2.2.0.dist-info")
+    after = file_digests((str(python), "train.py"), Path.cwd())
+    assert {name for name in before if before[name] != after[name]} == {ENVIRONMENT}
 
 
 def test_a_file_that_the_job_writes_is_no_part_of_the_command():

@@ -62,6 +62,10 @@ def test_a_command_is_traced_again_only_where_a_file_beside_its_script_has_chang
     (folder / "net.py").write_text("width = 1024\n")
     trace_features([command], source, jobs=1)
     assert len(source.asked) == 2
+    (folder / "models").mkdir()
+    (folder / "models" / "net.py").write_text("width = 1024\n")
+    trace_features([command], source, jobs=1)
+    assert len(source.asked) == 3
 
 
 def test_figures_that_were_cut_short_are_made_again(folder):

@@ -259,6 +259,9 @@ def test_a_script_that_catches_everything_is_ended_all_the_same(folder):
         ("import itertools\nfor i in itertools.islice(itertools.count(), 400):\n    time.sleep(0.002)\n", 400),
         ("for a, b in zip(range(400), range(500)):\n    time.sleep(0.002)\n", 400),
         ("while True:\n    time.sleep(0.002)\n", None),
+        ("step = 0\nwhile step < 1e300:\n    time.sleep(0.002)\n    step += 1\n", None),
+        ("step, most = 0, float('inf')\nwhile step < most:\n    time.sleep(0.002)\n    step += 1\n", None),
+        ("step = float('nan')\nwhile step != 400:\n    time.sleep(0.002)\n    step += 1\n", None),
         ("bad = 0\nwhile bad < 400:\n    time.sleep(0.002)\n    bad += 1\n    bad = 0\n", None),
     ],
 )

@@ -227,6 +227,49 @@ def _run(words: tuple[str, ...], folder: Path) -> TracedJob:
     return trace_command(workload, runner=run_forked, cwd=folder, timeout_s=60)
 
 
+ENDLESS = """
+import argparse, torch
+from torch.utils.data import DataLoader
+parser = argparse.ArgumentParser()
+parser.add_argument("--OPTION", type=float, default=float("VALUE"))
+args = parser.parse_args()
+net = torch.nn.Linear(4, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+loader = DataLoader(torch.rand(80, 4), 8)
+while True:
+    for x in loader:
+        net(x.cuda()).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("option", ["epochs", "max_steps"])
+@pytest.mark.parametrize("value", ["inf", "nan", "1e300"])
+def test_an_option_without_an_end_leaves_the_epochs_unknown(tmp_path: Path, option: str, value: str) -> None:
+    job = _trace(tmp_path, ENDLESS.replace("OPTION", option).replace("VALUE", value))
+    assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.samples) == (10, None, 80)
+    assert any("the number of epochs is unknown" in note for note in job.notes)
+
+
+def test_a_data_set_without_an_end_is_of_unknown_length(tmp_path: Path) -> None:
+    code = """
+    import sys, torch
+    from torch.utils.data import DataLoader, Dataset
+    class Stream(Dataset):
+        def __len__(self):
+            return sys.maxsize
+        def __getitem__(self, index):
+            return torch.rand(4)
+    net = torch.nn.Linear(4, 2).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for x in DataLoader(Stream(), 8):
+        net(x.cuda()).sum().backward()
+        optimizer.step()
+    """
+    loop = _trace(tmp_path, code).loop
+    assert (loop.batch, loop.samples, loop.steps_per_epoch) == (8, None, None)
+
+
 PADDED = """
 import torch
 from torch.nn.utils.rnn import pad_sequence

@@ -35,6 +35,7 @@ from leadline.core.runs import Scale, Value
 from leadline.execution.schedulers.local.capacity import Slots
 from leadline.execution.schedulers.local.queue import machine_slots
 from leadline.files.lock import file_lock
+from leadline.files.read import is_file
 from leadline.history.sqlite import SqliteHistory
 
 
@@ -245,10 +246,10 @@ def find_campaign_folder(which: str | None, folder: Path | None) -> Path:
     if which is None:
         raise InvalidInput("no campaign given: add its name or its file; leadline campaign status lists them")
     name = which
-    if which.endswith(".toml") and Path(which).is_file():
+    if which.endswith(".toml") and is_file(which):
         name = read_campaign(Path(which)).name
     path = campaigns_dir() / name
-    if not (path / PARSED).is_file():
+    if not is_file(path / PARSED):
         raise UnknownName("campaign", name, _names(), fix="start one with leadline campaign run FILE")
     return path
 

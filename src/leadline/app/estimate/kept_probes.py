@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import re
+import shutil
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,22 +12,31 @@ from pathlib import Path
 
 from leadline.app import settings
 from leadline.core.documents import from_json, to_json
+from leadline.core.errors import InvalidInput, excerpt
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.frozen import Frozen
 from leadline.core.progress import Probe
 from leadline.core.units import format_duration
 from leadline.core.workload import Dataset, ModelKind, Workload
 from leadline.files.atomic import write_atomically
-from leadline.files.read import read_input
+from leadline.files.modules import nearby_modules
+from leadline.files.read import is_file, read_input
 
 HASHED_BYTES = 16 << 20
 """Larger files of a command are data: their size and time of change stand for the content."""
 RUN_SPREAD = 0.1
 """Half width of the interval of a whole job that was measured once."""
+FRAMEWORK_VARIABLES = (
+    "CUDA_", "GOMP_", "HF_", "JAX_", "KMP_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_",
+    "PYTHON", "PYTORCH_", "TF_", "TORCH", "XLA_",
+)  # fmt: skip
+"""Beginnings of the names of variables that frameworks and their libraries read."""
+ENVIRONMENT = "the environment"
+_VARIABLE, SOURCES = re.compile(rb"[A-Z][A-Z0-9_]+"), (".py", ".sh")
 
 
 class KeptProbe(Frozen):
-    """A probe, the time when it was made, and the content of the command's files that it left unchanged."""
+    """A probe, the time when it was made, and digests of what the command rests on and the probe left unchanged."""
 
     probe: Probe
     probed_at: str
@@ -67,10 +78,10 @@ def keep_probe(probe: Probe, digests: dict[str, str]) -> None:
 
 
 def find_probe(workload: Workload) -> KeptProbe | None:
-    """Return the probe of a workload's command; ``None`` without one of the same script and options.
+    """Return the probe of a workload's command; ``None`` without one of the same words.
 
     Raises:
-        InvalidInput: the probe cannot be read.
+        InvalidInput: the probe cannot be read, or a file or the environment of the command has changed since.
     """
     is_scripts_own = (workload.epochs, workload.steps, workload.dataset) == (None, None, Dataset())
     if workload.model.kind is not ModelKind.COMMAND or not is_scripts_own or "gpus" not in workload.defaulted:
@@ -81,7 +92,9 @@ def find_probe(workload: Workload) -> KeptProbe | None:
         return None
     kept = from_json(read_input(path), KeptProbe, label=str(path))
     present = file_digests(workload.model.argv, workdir)
-    return kept if all(present.get(file) == digest for file, digest in kept.digests.items()) else None
+    if changed := [name for name, digest in kept.digests.items() if present.get(name) != digest]:
+        raise InvalidInput(f"{excerpt(changed[0])} has changed since; probe it again")
+    return kept
 
 
 def apply_probe(estimate: Estimate, kept: KeptProbe) -> Estimate:
@@ -102,23 +115,51 @@ def apply_probe(estimate: Estimate, kept: KeptProbe) -> Estimate:
 
 
 def file_digests(words: Sequence[str], workdir: Path) -> dict[str, str]:
-    """Return the files that a command names, such as its script and configuration, with digests of their content."""
+    """Return digests of what a command rests on: the files that it names, modules beside them, and the environment.
+
+    The modules are those below the folder of a script, for ``-m`` below the working folder, and below the folders in it
+    that ``PYTHONPATH`` names. The environment is the installed packages with their versions, and the variables that
+    frameworks read or one of the files mentions.
+    """
     # `python -m package.module` names a file, too.
-    paths = [workdir / name for word in words for name in (word, f"{word.replace('.', os.sep)}.py")]
-    digests = {str(path): _digest(path) for path in paths}
+    named = [workdir / name for word in words for name in (word, f"{word.replace('.', os.sep)}.py")]
+    folders = {path.parent for path in named if path.suffix == ".py" and is_file(path)}
+    import_path = [workdir / entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    import_path += [workdir] if "-m" in words else []
+    folders |= {folder for folder in import_path if folder.is_relative_to(workdir)}
+    mentioned: set[bytes] = set()
+    modules = [module for folder in sorted(folders) for module in nearby_modules(folder)]
+    digests = {str(path): _digest(path, mentioned) for path in dict.fromkeys((*named, *modules))}
+    digests[ENVIRONMENT] = _environment_digest(words[0], mentioned)
     return {path: digest for path, digest in digests.items() if digest}
 
 
-def _digest(path: Path) -> str:
+def _digest(path: Path, mentioned: set[bytes]) -> str:
+    """Return the digest of a file, empty if it is none, and add the names of variables that it may read."""
+    if not is_file(path):
+        return ""
     try:
-        if not path.is_file():
-            return ""
         status = path.stat()
         if status.st_size > HASHED_BYTES:
             return f"{status.st_size} {status.st_mtime_ns}"
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except (OSError, ValueError):  # an argument that looks like no path, or a file that only the job may read
+        content = path.read_bytes()
+        mentioned.update(_VARIABLE.findall(content) if path.suffix in SOURCES else ())
+        return hashlib.sha256(content).hexdigest()
+    except OSError:  # a file that only the job may read
         return ""
+
+
+def _environment_digest(program: str, mentioned: set[bytes]) -> str:
+    """Return the digest of the packages beside an interpreter, and of the variables that a command depends on."""
+    interpreter = Path(shutil.which(program) or program)
+    packages = interpreter.parent.parent.glob("lib/python3*/*-packages/*.dist-info")
+    variables = [
+        f"{name}={value}"
+        for name, value in os.environ.items()
+        if name.startswith(FRAMEWORK_VARIABLES) or os.fsencode(name) in mentioned
+    ]
+    parts = (str(interpreter), *sorted(path.name for path in packages), *sorted(variables))
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
 def _path(words: Sequence[str], workdir: Path) -> Path:

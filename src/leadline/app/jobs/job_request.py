@@ -16,7 +16,7 @@ from leadline.app.jobs.schedulers import JobTarget, check_at_hand, resolve_job_t
 from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import MODEL_SUFFIXES, count_launched_processes, read_workload
-from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.errors import InvalidInput, LeadlineError, excerpt
 from leadline.core.estimate import Estimate
 from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, ResourceSpec
@@ -24,6 +24,7 @@ from leadline.core.plane import DependencyKind, Place
 from leadline.core.systems import Partition
 from leadline.core.units import format_bytes, format_clock
 from leadline.execution.schedulers.slurm.script import directives
+from leadline.files.read import is_file, is_folder
 from leadline.recommendation.requests import request_for_estimate
 
 LOCAL_PLACE = Place(LOCAL)
@@ -151,11 +152,11 @@ def check_program(command: JobCommand, request: JobRequest, *, here: bool) -> No
     if shutil.which(program):
         return
     path = Path(request.workdir or ".", program)
-    is_runnable = os.sep in program and path.is_file() and os.access(path, os.X_OK)
+    is_runnable = os.sep in program and is_file(path) and os.access(path, os.X_OK)
     # Setup lines may define the program or change the folder.
-    if not here or request.setup or not path.exists() or is_runnable:
+    if not here or request.setup or not (is_file(path) or is_folder(path)) or is_runnable:
         return
-    if path.is_dir():
+    if is_folder(path):
         raise InvalidInput(f"{program} is a folder: name the command to run, as in -- python train.py")
     fix = f"make it executable and write ./{program.removeprefix('./')}"
     if interpreter := {".py": "python", ".sh": "bash"}.get(suffix):
@@ -208,7 +209,7 @@ def predict_job(
 ) -> JobPrediction:
     """Return the prediction for a job at a place, corrected by its earlier runs, which ``name`` identifies."""
     if len(subject) == 1 and not _is_workload_file(subject):
-        return JobPrediction(reason=f"{subject[0]!r} is not a Python command, and only those can be predicted")
+        return JobPrediction(reason=f"{excerpt(subject[0])!r} is not a Python command, and only those can be predicted")
     try:
         prediction = estimate(read_workload(subject, WorkloadOptions(gpus=gpus)), tools, on=[str(place)]).estimates[0]
     except LeadlineError as error:

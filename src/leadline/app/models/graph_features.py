@@ -18,7 +18,8 @@ from leadline.core.ports import GraphSource
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.estimators.memory.device import peak_memory
 from leadline.files.atomic import write_atomically
-from leadline.files.read import read_input
+from leadline.files.modules import nearby_modules
+from leadline.files.read import is_file, read_input
 from leadline.training.records import Progress
 
 
@@ -106,9 +107,9 @@ def _absolute(command: TraceableCommand) -> tuple[str, ...]:
 
 
 def _cache_key(command: TraceableCommand) -> str:
-    # A script may import any Python file next to it, so an edit of one of them is another key.
-    scripts = [Path(word) for word in _absolute(command) if word.endswith(".py")]
-    files = sorted({each for script in scripts if script.is_file() for each in script.parent.glob("*.py")})
+    # A script may import any Python file around it, so an edit of one of them is another key.
+    folders = {Path(word).parent for word in _absolute(command) if word.endswith(".py") and is_file(word)}
+    files = [module for folder in sorted(folders) for module in nearby_modules(folder)]
     stats = [(str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in files]
     content = msgspec.json.encode([__version__, command.words, command.workdir, command.gpu, stats])
     return hashlib.sha256(content).hexdigest()[:32]

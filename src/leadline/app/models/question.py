@@ -52,7 +52,7 @@ def is_model(word: str) -> bool:
     try:
         with path.open("rb") as stream:
             return stream.read(len(_MAGIC)) == _MAGIC
-    except OSError:
+    except (OSError, ValueError):  # a word with a NUL is no path
         return False
 
 

@@ -125,7 +125,7 @@ def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
     if len(subject) == 1:
         try:
             return _model(word, base)
-        except OSError as error:  # too long for a name, or in a folder that may not be entered
+        except (OSError, ValueError) as error:  # no name, or in a folder that may not be entered
             raise InvalidInput(f"{excerpt(word)!r} cannot be read: {explain_read_error(error)}") from error
     if Path(word).suffix in MODEL_SUFFIXES or ".py:" in word:
         raise InvalidInput(

@@ -15,6 +15,8 @@ OPERATORS: Dict[Any, Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
+MOST_COUNT = 10**15
+"""A larger limit, such as infinity, stands for none."""
 BELOW, ABOVE = (ast.Lt, ast.LtE, ast.NotEq), (ast.Gt, ast.GtE, ast.Eq)
 
 
@@ -83,7 +85,7 @@ class LoopBound:
             return None
         count, counter, limit = self.latest
         rate = (counter - self.first[1]) / (count - self.first[0])
-        if rate <= 0 or not math.isfinite(limit) or limit < counter:
+        if not (0 < rate < math.inf and counter <= limit <= MOST_COUNT):
             return None
         return max(count, math.ceil(count + (limit - counter + (1 if self.reached else 0)) / rate - self.late))
 

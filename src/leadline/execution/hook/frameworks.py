@@ -6,6 +6,7 @@ import functools
 import sys
 
 from . import loops
+from .bounds import MOST_COUNT
 from .record import STATE, DurationSample, clock
 
 TYPE_CHECKING = False  # typing itself takes a tenth of a short script's start
@@ -83,7 +84,7 @@ def _trainer(frame: Any) -> Dict[str, Any]:
 
 
 def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, (int, float)) and 0 < value < float("inf") else None
+    return int(value) if isinstance(value, (int, float)) and 0 < value <= MOST_COUNT else None
 
 
 def watch_keras(keras: Any) -> None:

@@ -2,9 +2,9 @@
 
 import sys
 import tomllib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, TracedJob
@@ -13,7 +13,7 @@ from leadline.core.processes import ProcessRunner
 from leadline.core.units import KIB, format_bytes
 from leadline.core.workload import Workload
 from leadline.graphs.hlo.read import traced_job
-from leadline.graphs.worker import function_request, raise_failure, run_worker
+from leadline.graphs.worker import WorkerAnswer, function_request, run_worker
 
 TARGETS = tomllib.loads((Path(__file__).parent / "targets.toml").read_text(encoding="utf-8"))
 TARGET_CONFIG = Path(__file__).parent / "gpu_target.txtpb"
@@ -97,25 +97,25 @@ def compile_function(workload: Workload, device: Device, *, runner: ProcessRunne
     """
     answer = _run(workload, topology_arguments(device), runner)
     job = _read_job(workload, answer, "cuda")
-    memory = answer.get("memory") or {}
-    notes = [f"compiled by XLA for {device.name} (jax {answer['jax']}), without autotuning"]
+    memory = Counter(answer.memory)
+    notes = [f"compiled by XLA for {device.name} (jax {answer.jax}), without autotuning"]
     step = job.step
     if any(memory.values()):
         total = memory["argument"] + memory["output"] - memory["alias"] + memory["temp"]
-        step = replace(step, planned_bytes=total + memory.get("generated_code", 0))
+        step = replace(step, planned_bytes=total + memory["generated_code"])
         notes.append(
             f"the compiler plans {format_bytes(total)} on the device, {format_bytes(memory['temp'])} of it temporary"
         )
     return replace(job, step=step, notes=(*job.notes, *notes))
 
 
-def _read_job(workload: Workload, answer: dict[str, Any], device_type: str) -> TracedJob:
-    job = traced_job(answer["text"], workload, device_type=device_type)
+def _read_job(workload: Workload, answer: WorkerAnswer, device_type: str) -> TracedJob:
+    job = traced_job(answer.text, workload, device_type=device_type)
     batch = workload.batch or job.loop.batch
-    return replace(job, loop=LoopFacts(batch=batch), notes=(*job.notes, *answer["notes"]))
+    return replace(job, loop=LoopFacts(batch=batch), notes=(*job.notes, *answer.notes, *answer.harm_notes))
 
 
-def _run(workload: Workload, topology: dict[str, str], runner: ProcessRunner) -> dict[str, Any]:
+def _run(workload: Workload, topology: dict[str, str], runner: ProcessRunner) -> WorkerAnswer:
     request = {
         **function_request(workload, "JAX function", "step.py"),
         "optimizer": workload.optimizer.value if workload.optimizer else "",
@@ -125,5 +125,5 @@ def _run(workload: Workload, topology: dict[str, str], runner: ProcessRunner) ->
     }
     env = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     answer = run_worker(request, python=sys.executable, runner=runner, env=env)
-    raise_failure(answer)
+    answer.raise_failure()
     return answer

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.frozen import Frozen
+from leadline.files.read import is_file
 
 LAUNCHER_MODULES = {
     "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner",
@@ -50,7 +51,7 @@ def parse_command(words: tuple[str, ...]) -> PythonCommand:
         Untraceable: The command does not start Python.
     """
     command = read_command(words)
-    if not command.is_module and not Path(command.target).is_file():
+    if not command.is_module and not is_file(command.target):
         raise InvalidInput(f"{command.target!r} cannot be traced: there is no such file; check the path")
     is_launcher = Path(command.python).name in LAUNCHERS
     return replace(command, python=(_launcher_python if is_launcher else _find_program)(command.python))

@@ -1,13 +1,10 @@
 """Trace the user's own training command or model function in a process of its own environment."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.graph import TracedJob
@@ -15,7 +12,7 @@ from leadline.core.processes import ProcessRunner
 from leadline.core.workload import Precision, Workload
 from leadline.graphs.torch.command import PythonCommand, parse_command
 from leadline.graphs.torch.compiled_memory import drop_recomputed_tensors
-from leadline.graphs.worker import function_request, raise_failure, run_worker
+from leadline.graphs.worker import WorkerAnswer, function_request, run_worker
 
 TIMEOUT_S = 180.0
 START_S = 60.0
@@ -31,13 +28,14 @@ def trace_command(
     device_type: str = "cuda",
     timeout_s: float = TIMEOUT_S,
     cwd: Path | None = None,
-    without: Sequence[str] = (),
 ) -> TracedJob:
     """Run the user's unmodified command for three steps on a simulated device and return the step it would run.
 
+    A script that puts nothing on the GPU runs again for the CPU: which ops it calls depends on the device from its
+    first tensor on, and only a run tells that it uses no GPU. Both runs are confined alike.
+
     ``timeout_s`` limits the script itself, which runs in ``cwd``. Waiting for a processor does not count, up to
-    ``BUSY_FACTOR`` times the limit. ``without`` names features of the kernel to confine the script without: namespaces,
-    landlock, seccomp.
+    ``BUSY_FACTOR`` times the limit.
 
     Raises:
         InvalidInput: The command names no interpreter or script that exists.
@@ -45,7 +43,7 @@ def trace_command(
     """
     command = parse_command(workload.model.argv)
     request = {
-        **_base_request(device_type, timeout_s, without),
+        **_base_request(device_type, timeout_s),
         "target": command.target,
         "module": command.is_module,
         "argv": list(command.argv),
@@ -53,14 +51,16 @@ def trace_command(
         "local_size": command.local_processes,
     }
     run = partial(run_worker, request, python=command.python, runner=runner, cwd=cwd)
-    answer = run(env=_environment(command, device_type))
-    failure = answer.get("failure", {})
-    if failure.get("retry", device_type) == device_type:
-        return _read_job(answer)
-    request["device_type"] = failure["retry"]
-    job = _read_job(run(env=_environment(command, failure["retry"])))
-    twice = ["the script ran twice, and so did everything that was not held back"] if answer["possible_harms"] else []
-    return replace(job, notes=(*job.notes, failure["reason"], *twice))
+    answer, reasons = run(env=_environment(command, device_type)), []
+    if answer.failure and answer.failure.retry == "cpu" and device_type != "cpu":
+        reasons = [answer.failure.reason]
+        request["device_type"] = "cpu"
+        answer = run(env=_environment(command, "cpu"))
+        if answer.possible_harms:
+            twice = f"{answer.confinement}; the script ran twice, and so did everything that was not held back"
+            answer = replace(answer, confinement=twice)
+    job = _read_job(answer)
+    return replace(job, notes=(*job.notes, answer.confinement, *reasons))
 
 
 def trace_function(workload: Workload, *, runner: ProcessRunner, device_type: str = "cuda") -> TracedJob:
@@ -88,18 +88,20 @@ def trace_function(workload: Workload, *, runner: ProcessRunner, device_type: st
     }
     answer = run_worker(request, python=sys.executable, runner=runner, env={})
     try:
-        return _read_job(answer)
+        job = _read_job(answer)
+        return replace(job, notes=(*job.notes, *answer.harm_notes))
     except Untraceable as error:
         if error.location is not None or not error.reason.partition(": ")[0].endswith("Error"):
             raise
         inputs = " and ".join(f"{'x'.join(map(str, shape.shape))}:{shape.dtype}" for shape in workload.inputs)
-        raise Untraceable(f"{error.reason}; the model was given {inputs}: check --input") from error
+        reason = f"{error.reason}; the model was given {inputs}: check --input"
+        raise Untraceable(reason, note=error.note) from error
 
 
-def _base_request(device_type: str, timeout_s: float = TIMEOUT_S, without: Sequence[str] = ()) -> dict[str, Any]:
+def _base_request(device_type: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     if device_type not in ("cuda", "cpu"):
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
-    request = {"worker": "leadline.graphs.torch.worker.main", "device_type": device_type, "without": list(without)}
+    request = {"worker": "leadline.graphs.torch.worker.main", "device_type": device_type}
     limits = {"timeout_s": timeout_s, "wall_s": BUSY_FACTOR * timeout_s + START_S}
     defaults = {"function": "", "module": False, "argv": [], "world_size": 1, "local_size": 1}
     return {**request, **limits, **defaults}
@@ -124,10 +126,12 @@ def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
     return settings
 
 
-def _read_job(answer: dict[str, Any]) -> TracedJob:
-    raise_failure(answer)
-    job = msgspec.convert(answer["job"], TracedJob)
-    if not answer["job"].get("compiled"):
+def _read_job(answer: WorkerAnswer) -> TracedJob:
+    answer.raise_failure()
+    job = answer.job
+    if job is None:
+        raise Untraceable("the trace answered without a step: its code wrote into the answer")
+    if not answer.compiled:
         return job
     longer = tuple(drop_recomputed_tensors(graph) for graph in job.longer)
     return replace(job, step=drop_recomputed_tensors(job.step), longer=longer)

@@ -165,7 +165,7 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
         sys.stderr.write(f"{path}: {error}\n")
         return error.exit_code
     except click.ClickException as error:
-        sys.stderr.write(f"{path}: {describe_usage_error(error, path, arguments)}\n")
+        sys.stderr.write(f"{path}: {LeadlineError(describe_usage_error(error, path, arguments))}\n")
         return error.exit_code
     except click.exceptions.Exit as ending:
         return ending.exit_code

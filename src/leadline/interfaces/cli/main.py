@@ -106,7 +106,9 @@ def run() -> None:
 
 
 def _print_error(sentence: str, code: int) -> int:
-    sys.stderr.write(f"leadline: {sentence}\n")
+    from leadline.core.errors import LeadlineError  # noqa: PLC0415 - only for an error
+
+    sys.stderr.write(f"leadline: {LeadlineError(sentence)}\n")  # with excerpts of long values
     return code
 
 

@@ -1,17 +1,23 @@
-"""Hostile scripts, traced with all means of the kernel and without some. Each has a canary that it tries to harm."""
+"""Hostile scripts, traced with all means of the kernel and without some. Each has a canary that it tries to harm.
 
+A test is skipped only if the kernel itself lacks what it needs, which a program without Leadline's code finds out.
+"""
+
+import importlib.util
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
-from benchmarks.trust.harms import HARMS, TRAINING
-from benchmarks.trust.hostile import attempt
+from benchmarks.trust.harms import HARMS, TRAINING, WITHOUT_TRACE
+from benchmarks.trust.hostile import attempt, named_harms, run_without
 from leadline.core.errors import Untraceable
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
@@ -22,55 +28,127 @@ from tests.support.forked_python import run_forked
 
 NOTHING = "the traced code could not change files, use the network or affect other processes"
 FILTERS_ONLY, PYTHON_ONLY = ("namespaces",), ("namespaces", "landlock", "seccomp")
-ENDING = "execve in place of the script"
+KINDS = [
+    ModelKind.COMMAND,
+    ModelKind.FUNCTION,
+    pytest.param(
+        ModelKind.JAX_FUNCTION,
+        marks=pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs the [jax] extra"),
+    ),
+]
+PROBE = """
+import ctypes, json, os, signal
+libc = ctypes.CDLL(None, use_errno=True)
+USER, MOUNTS, HOSTNAME, IPC, NETWORK, PROCESSES = (1 << bit for bit in (28, 17, 26, 27, 30, 29))
+
+def succeeds(action):
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if action() else 1)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+def enter():
+    user, group = os.geteuid(), os.getegid()
+    if libc.unshare(USER | MOUNTS | HOSTNAME | IPC | NETWORK | PROCESSES) != 0:
+        return False
+    write("/proc/self/uid_map", f"{user} {user} 1")
+    write("/proc/self/setgroups", "deny")
+    write("/proc/self/gid_map", f"{group} {group} 1")
+    return succeeds(mount)  # a child is the first process of the new process namespace
+
+def mount():
+    private, no_suid = 1 << 18 | 1 << 14, 2
+    return (libc.mount(None, b"/", None, ctypes.c_ulong(private), None) == 0
+            and libc.mount(b"tmpfs", b"/tmp", b"tmpfs", ctypes.c_ulong(no_suid), None) == 0
+            and libc.mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(no_suid | 4 | 8), None) == 0)
+
+def has_filter():
+    libc.prctl(38, 1, 0, 0, 0)
+    libc.prctl(22, 2, ctypes.c_void_p(0), 0, 0)
+    return ctypes.get_errno() == 14  # EFAULT: the kernel would have read the filter
+
+print(json.dumps({"namespaces": succeeds(enter), "landlock": libc.syscall(444, None, ctypes.c_size_t(0), 1),
+                  "seccomp": os.uname().machine in ("x86_64", "aarch64") and succeeds(has_filter)}))
+"""
+"""Asks the kernel by its own calls, as Leadline's confinement might be broken: its namespaces, the version of Landlock
+(below 1 without it), and whether it takes filters of system calls."""
+
+
+@cache
+def kernel():
+    """Return what the kernel offers to this user."""
+    printed = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True).stdout
+    return json.loads(printed)
 
 
 def codes(*harms):
-    """Return the code of the scripts of these kinds of harm, or of all, without the script that ends its own trace."""
-    return [code for harm in harms or HARMS for name, code in HARMS[harm].items() if name != ENDING]
+    """Return the code of the scripts of these kinds of harm, or of all, without those that end their own trace."""
+    return [code for harm in harms or HARMS for name, code in HARMS[harm].items() if name not in WITHOUT_TRACE]
 
 
 def trace(script, *arguments, without=()):
     words = (sys.executable, str(script), *arguments)
     workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
-    return trace_command(workload, runner=run_forked, cwd=script.parent, timeout_s=60, without=without)
+    return trace_command(workload, runner=partial(run_without, without, run_forked, {}, script.parent), timeout_s=60)
 
 
 @cache
 def offer(without=()):
-    """Return the note about this kernel on a harmless script."""
+    """Return Leadline's note about this kernel on a harmless script."""
     changes, notes = attempt("pass", without=without, runner=run_forked)
     assert changes == []
     return next(note for note in notes if note.startswith(("the traced code", "this machine offers")))
 
 
-needs_namespaces = pytest.mark.skipif("offer() != NOTHING", reason="needs all namespaces")
+needs_namespaces = pytest.mark.skipif(
+    "not kernel()['namespaces']", reason="the kernel gives no namespaces to this user"
+)
 needs_filters = pytest.mark.skipif(
-    "'Landlock' not in offer(FILTERS_ONLY) or 'seccomp' not in offer(FILTERS_ONLY)", reason="needs Landlock and seccomp"
+    "kernel()['landlock'] < 1 or not kernel()['seccomp']", reason="the kernel has no Landlock or no seccomp filters"
 )
 
 
 @needs_namespaces
-def test_confined_scripts_harm_nothing_and_are_traced():
-    changes, notes = attempt(*codes(), runner=run_forked)
+@pytest.mark.parametrize("kind", KINDS)
+def test_confined_scripts_and_functions_harm_nothing_and_are_traced(kind):
+    changes, notes = attempt(*codes(), kind=kind, runner=run_forked)
     assert changes == []
-    assert NOTHING in notes
+    assert named_harms(notes) == set()
+    assert (NOTHING in notes) == (kind is ModelKind.COMMAND)
 
 
 @needs_namespaces
-def test_a_program_in_place_of_the_script_is_confined_too():
-    changes, notes = attempt(HARMS[confinement.CHANGES][ENDING], runner=run_forked)
+@pytest.mark.parametrize("name", WITHOUT_TRACE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_script_or_function_that_ends_its_trace_is_confined_too(kind, name):
+    changes, notes = attempt(HARMS[confinement.CHANGES][name], kind=kind, runner=run_forked)
     assert changes == []
-    assert "before it could answer" in notes[0]
+    assert re.search("before it could answer|ValueError: stopped; .* stopped here$", notes[0])
 
 
 @needs_filters
-def test_without_namespaces_the_filters_of_the_kernel_hold():
-    held_back = [harm for harm in HARMS if harm not in offer(FILTERS_ONLY).partition(";")[0]]
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_namespaces_the_filters_of_the_kernel_hold(kind):
+    held_back = [harm for harm in HARMS if harm not in named_harms([offer(FILTERS_ONLY)])]
     assert {confinement.CHANGES, confinement.ATTRIBUTES, confinement.CACHES, confinement.NETWORK} <= {*held_back}
-    changes, notes = attempt(*codes(*held_back), without=FILTERS_ONLY, runner=run_forked)
+    changes, notes = attempt(*codes(*held_back), kind=kind, without=FILTERS_ONLY, runner=run_forked)
     assert changes == []
     assert offer(FILTERS_ONLY) in notes
+
+
+@pytest.mark.parametrize("name", WITHOUT_TRACE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_without_a_trace_names_the_harms_that_were_possible(kind, name):
+    changes, notes = attempt(HARMS[confinement.CHANGES][name], kind=kind, without=PYTHON_ONLY, runner=run_forked)
+    assert changes
+    assert confinement.CHANGES in named_harms(notes)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +163,8 @@ def test_without_namespaces_the_filters_of_the_kernel_hold():
 def test_a_harm_that_gets_through_is_named(harm, name):
     changes, notes = attempt(HARMS[harm][name], without=PYTHON_ONLY, runner=run_forked)
     assert changes
-    possible = [note.partition(";")[0] for note in notes if note.startswith("this machine offers no confinement")]
-    assert [harm in note for note in possible] == [True]
+    assert any(note.startswith("this machine offers no confinement") for note in notes)
+    assert harm in named_harms(notes)
 
 
 def test_no_port_is_opened_and_no_daemon_stays_on_any_kernel():
@@ -141,9 +219,8 @@ def test_a_note_says_that_a_script_ran_twice_unless_it_was_confined(tmp_path, wi
     notes = trace(tmp_path / "train.py", without=without).notes
     assert any("trains on the CPU" in note for note in notes)
     confined = any(note == NOTHING for note in notes)
-    assert [note for note in notes if "ran twice" in note] == (
-        [] if confined else ["the script ran twice, and so did everything that was not held back"]
-    )
+    twice = [note for note in notes if "; the script ran twice, and so did everything that was not held back" in note]
+    assert len(twice) == (0 if confined else 1)
 
 
 @needs_namespaces
@@ -154,6 +231,10 @@ def test_a_failure_for_lack_of_the_network_says_so(tmp_path):
     )
     with pytest.raises(Untraceable, match="the trace has no network, so download what it needs first"):
         trace(script)
+
+
+def test_there_is_a_hostile_script_for_every_harm():
+    assert {*HARMS} == {*confinement.HARMS}
 
 
 def test_every_harm_is_either_prevented_or_named():

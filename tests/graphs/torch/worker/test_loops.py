@@ -62,9 +62,12 @@ def loops_of(tmp_path):
         ("for phase in ['train', 'val']:\n    step()\n", [(2, False)]),
         ("cfg = {'steps': 6}\nfor i, j in enumerate(range(0, cfg['steps'], 2)):\n    step()\n", [(3, False)]),
         ("step()\nfor i in range(3):\n    pass\n", []),
+        ("i, n = 0, float('nan')\nwhile i != n:\n    step()\n    i += 1\n    if i > 2:\n        break\n", [(3, False)]),
+        ("i = 0\nwhile i < 1e300:\n    step()\n    break\n    i += 1\n", [(None, False)]),
+        ("for i in range(1000000000000000000):\n    step()\n    break\n", [(None, False)]),
     ],
     ids=["expression", "attribute", "through a call", "while true", "count", "steps inside", "calls user code", "names",
-         "dictionary", "no loop"],
+         "dictionary", "no loop", "no number", "too many", "too many to count"],
 )  # fmt: skip
 def test_a_loop_runs_as_often_as_its_source_says(loops_of, source, expected):
     assert expected == loops_of(source)

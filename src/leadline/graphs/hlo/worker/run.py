@@ -32,8 +32,6 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
         if not isinstance(error, ScriptFailure):
             failure["location"] = failure["location"] or request["target"]
         answer = {"failure": failure}
-    if confinement.possible and "notes" in answer:
-        answer["notes"].append(confinement.sentence())
     end_with(answer, request)
 
 

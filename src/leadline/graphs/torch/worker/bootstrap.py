@@ -16,7 +16,7 @@ SHELLS = ("leadline", "leadline.graphs", "leadline.graphs.torch", "leadline.grap
 
 
 def confine(request: Dict[str, Any], code: str) -> Any:
-    """Create the package shells, continue in a process that is confined, and return how it is.
+    """Create the package shells, continue in a process that is confined, and return how it is, which a file also says.
 
     ``code`` is the file of the user. To be called before any thread starts: none may run when namespaces are entered.
     """
@@ -28,7 +28,11 @@ def confine(request: Dict[str, Any], code: str) -> Any:
     confinement = importlib.import_module("leadline.graphs.torch.worker.confinement")
     # An argument may name a folder of data or results, also as --output=FOLDER.
     paths = [code, *(word.rpartition("=")[2] for word in request.get("argv", ()))]
-    return confinement.confine(str(Path(request["answer"]).parent), paths, request["without"])
+    confined = confinement.confine(str(Path(request["answer"]).parent), paths, request["without"])
+    # Code that executes another program or is killed gives no answer, so this is written before any of it runs.
+    note = {"confinement": confined.sentence(), "possible_harms": confined.possible}
+    Path(request["answer"]).with_name("confinement.json").write_text(json.dumps(note), encoding="utf-8")
+    return confined
 
 
 def main(request_path: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 import torch
 from torch.utils.data import IterableDataset
 
-from leadline.graphs.torch.worker.loops import EnclosingLoop
+from leadline.graphs.torch.worker.loops import EnclosingLoop, is_count
 
 
 class WatchedStep(NamedTuple):
@@ -299,7 +299,7 @@ def _read_options(
     for names, is_limit in ((STEP_OPTIONS, True), (EPOCH_OPTIONS, False)):
         for name in names:
             value = observed.options.get(name)
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+            if is_count(value):
                 notes.append(f"{value:g} {'steps' if is_limit else 'epochs'} are read from the option {name}")
                 return _apply_step_limit(per_epoch, None, int(value)) if is_limit else (per_epoch, value)
     notes.append("the number of epochs is unknown: the training step is in no loop with a readable end")

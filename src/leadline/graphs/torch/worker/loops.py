@@ -22,6 +22,15 @@ def read_locals(frame: Any) -> Dict[str, Any]:
     return names
 
 
+MOST_COUNT = 10**15
+"""A larger number of epochs or steps, such as infinity, stands for no limit."""
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value of the script can be a number of epochs or steps."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST_COUNT
+
+
 WRAPPERS = ("enumerate", "tqdm", "trange", "track", "islice", "zip", "iter")
 FUNCTIONS: Dict[str, Any] = {function.__name__: function for function in (len, int, float, round, min, max, abs, range)}
 METHODS = ("size", "numel", "ceil", "floor")
@@ -128,7 +137,7 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
     try:
         iterable = evaluate(inner, frame)
         iterable = getattr(iterable, "iterable", iterable)
-        count = len(iterable)
+        count = len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
         count = None
     bound = _break_bound(node, frame)
@@ -168,7 +177,7 @@ def _find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ..
         bound = evaluate(test.comparators[0], frame)
     except UnreadableExpression:
         return None
-    if isinstance(bound, bool) or not isinstance(bound, (int, float)) or bound <= 0 or math.isinf(bound):
+    if not is_count(bound):
         return None
     inclusive = isinstance(test.ops[0], (ast.Gt, ast.LtE))
     return math.ceil(bound) + (1 if inclusive else 0) - counted[1], counted[0], name

@@ -17,6 +17,7 @@ from typing import Any, Dict, NoReturn, Optional
 
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.libraries import is_user_file
+from leadline.graphs.torch.worker.loops import MOST_COUNT
 from leadline.graphs.torch.worker.session import ScriptFailure, StopTrace, TraceSession, resident_bytes
 
 ORPHAN_S = 120
@@ -36,9 +37,6 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
         answer = trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer
         answer = {"failure": failure_document(error)}
-    if confinement.possible or not request["function"]:
-        session.note(confinement.sentence())
-    answer["possible_harms"] = confinement.possible
     end_with(answer, request)
 
 
@@ -157,13 +155,12 @@ def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[A
         "loop": _loop_document(session, steps),
         "notes": session.notes,
         "low_confidence": session.low_confidence,
-        "compiled": session.compiled,
     }
     if steps.largest is not None:
         job["longer"] = [report.graph_document(session, recorder, steps.largest)]
     if steps.evaluation is not None and steps.evaluation.ops:
         job["evaluation"] = report.graph_document(session, recorder, steps.evaluation, stage="evaluation")
-    return {"job": job}
+    return {"job": job, "compiled": session.compiled}
 
 
 def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
@@ -178,7 +175,9 @@ def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
         facts["optimizer"] = type(steps.optimizers[0]).__name__.lower()
     if steps.counts and steps.backwards and not facts.get("accumulation"):
         facts["accumulation"] = max(1, round(steps.backwards / sum(steps.counts.values())))
-    return facts
+    # A trainer's own settings and lengths may be infinite, which JSON cannot hold.
+    numbers = {name: fact for name, fact in facts.items() if isinstance(fact, (int, float))}
+    return {name: fact for name, fact in facts.items() if abs(numbers.get(name, 0)) <= MOST_COUNT}
 
 
 def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
