@@ -65,9 +65,9 @@ def world(tmp_path, request):
 
 
 def submitted_twice(world, *, late=False):
-    """Return the ids of two submissions of one attempt, of which the plane knows the second, or with ``late`` the first.
+    """Return the ids of two submissions of one attempt, of which the plane knows the last.
 
-    With ``late``, the first command over SSH was only slow: its job comes after the grace period.
+    With ``late``, the first command over SSH was only slow, and its job comes after the other one.
     """
     world.journal.add([job("a", policy=Policy((HERE,), attempts=5))])
     world.here.lose_answers = "before" if late else "after"
@@ -196,7 +196,7 @@ def test_a_real_slurm_that_got_a_job_twice_runs_it_once_and_the_plane_follows_it
                 raise SubmissionUncertain("no answer in time")
             return number
 
-        def find(self, keys):
+        def find(self, _):
             return {}
 
     cluster = LosesFirstAnswer("slurm", PurePosixPath(tmp_path / "jobs"), LocalTransport(), python=sys.executable)

@@ -86,8 +86,8 @@ def _diagnose_believed(
     if outcome is not None and outcome.state.final:
         logged = [sign for sign in logged if STARTED_BEFORE not in sign.line]
     began = log is not None or outcome is not None
-    reported = _signs(status, outcome, gpus=gpus)
-    remains = _Remains(attempt, status, outcome, reported, logged, began=began, is_accounted=is_accounted)
+    signs = _signs(status, outcome, gpus=gpus)
+    remains = _Remains(attempt, status, outcome, signs, logged, began=began, is_accounted=is_accounted)
     if settled := remains.requeue() or (remains.done() if remains.is_done else None):
         return settled
     if status.state is JobState.FAILED:

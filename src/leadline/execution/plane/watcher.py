@@ -135,15 +135,14 @@ class Watcher:
             # Nothing reported it for an hour: give it up, or the job would wait for ever.
             elif missing_s > self.intervals.lost:
                 ends.append(ObservedEnd(attempt, status, outcome, "no scheduler or wrapper reports it"))
-        ends = self._without_copies(ends)
+        ends = self._follow_second_submissions(ends)
         for end in ends:
-            self.missing_s.pop(end.attempt.key, None)
-            self.reports.pop(end.attempt.key, None)
-            self.starts.pop(end.attempt.key, None)
+            for known in (self.missing_s, self.reports, self.starts):
+                known.pop(end.attempt.key, None)
         return self._with_logs(ends)
 
-    def _without_copies(self, ends: list[ObservedEnd]) -> list[ObservedEnd]:
-        """Return the ends of attempts that are in the queue under no other id, and follow the others under that id.
+    def _follow_second_submissions(self, ends: list[ObservedEnd]) -> list[ObservedEnd]:
+        """Follow attempts that are in the queue under another id, and return the ends of the others.
 
         A submission whose answer was lost may be repeated although it arrived. Its command then runs once, under the id
         that starts first, and the other one ends without effect.
@@ -153,19 +152,19 @@ class Watcher:
             return ends
         alive = set(self.scheduler.reports(list(doubtful), since_s=max(self.clock.now_s() - ALIVE_S, 0.0)))
         second = {key for key, end in doubtful.items() if _is_second_start(end.outcome, end.status)}
-        copies: dict[str, Attempt] = {}
+        followed: dict[str, Attempt] = {}
         try:
             for job in living_jobs(self.scheduler):
                 end = doubtful.get(job.key)
-                # A waiting copy cannot run a command that has begun.
+                # A waiting job cannot start a command that has begun.
                 if end is not None and (job.state is JobState.RUNNING or job.key not in second):
-                    copies[job.key] = replace(end.attempt, scheduler_id=job.scheduler_id)
+                    followed[job.key] = replace(end.attempt, scheduler_id=job.scheduler_id)
         except SchedulerUnreachable:
             alive |= second  # they are asked for again, and the others surely ended
-        for copy in copies.values():
-            event = attempt_event(EventKind.SUBMITTED, copy, {"id": copy.scheduler_id, FOUND_AGAIN: True})
-            self.book.write(attempts=[copy], events=[event])
-        return [end for end in ends if end.attempt.key not in alive | copies.keys()]
+        for attempt in followed.values():
+            event = attempt_event(EventKind.SUBMITTED, attempt, {"id": attempt.scheduler_id, FOUND_AGAIN: True})
+            self.book.write(attempts=[attempt], events=[event])
+        return [end for end in ends if end.attempt.key not in alive | followed.keys()]
 
     def _accounted(self, unclear: list[Attempt]) -> Mapping[str, SchedulerStatus]:
         """Return what the accounting knows, and what the controller does of ends that the accounting lacks for long."""

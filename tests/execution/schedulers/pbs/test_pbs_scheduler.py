@@ -160,7 +160,7 @@ def test_the_living_jobs_of_pbs_are_this_users_with_a_key_and_elements_on_their_
         "2[5].pbs01": {**element, "job_state": "X", "Exit_status": 0},
     }  # fmt: skip
     answers = [CompletedProcess(0, json.dumps({"Jobs": jobs}), "") for jobs in (whole, elements)]
-    scheduler, played = over(qstat=answers, id=CompletedProcess(0, "ada\n", ""))
+    scheduler, _ = over(qstat=answers, id=CompletedProcess(0, "ada\n", ""))
     assert isinstance(scheduler, ListingScheduler)
     found = {job.scheduler_id: job for job in scheduler.living()}
     assert {number: (job.key, job.batch, job.index, job.state) for number, job in found.items()} == {

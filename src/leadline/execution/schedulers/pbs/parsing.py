@@ -16,7 +16,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.units import parse_epoch_s
 from leadline.execution.clock import epoch_s
 from leadline.execution.schedulers.figures import duration_s, size_bytes
-from leadline.execution.schedulers.port import LivingJob, SchedulerStatus, element_key
+from leadline.execution.schedulers.port import LivingJob, SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
 
 JobAttributes = dict[str, str]
@@ -113,15 +113,12 @@ def job_key(job: Mapping[str, str]) -> str:
 def read_living(jobs: Mapping[str, JobAttributes], user: str) -> Iterator[LivingJob]:
     """Yield a user's living jobs with a key of Leadline."""
     for number, job in jobs.items():
-        status, batch, array = job_status(job), job_key(job), array_id(number)
+        status, batch = job_status(job), job_key(job)
         is_own = job.get("job_owner", "").partition("@")[0] == user and _KEY.fullmatch(batch)
-        if not is_own or status.state not in (JobState.PENDING, JobState.RUNNING):
-            continue
-        index = None if array == number else int(number[len(array) + 1 :])
-        resources = ResourceSpec(status.nodes or 1, walltime_s=status.walltime_s)
-        spec = JobSpec(job.get("job_name", "").partition(".")[0], (), resources, partition=job.get("queue"))
-        key = batch if index is None else element_key(batch, index)
-        yield LivingJob(key, batch, number, status.state, spec, index)
+        if is_own and status.state in (JobState.PENDING, JobState.RUNNING):
+            resources = ResourceSpec(status.nodes or 1, walltime_s=status.walltime_s)
+            spec = JobSpec(job.get("job_name", "").partition(".")[0], (), resources, partition=job.get("queue"))
+            yield LivingJob(batch, number, status.state, spec)
 
 
 def ended_without_status(job: Mapping[str, str]) -> bool:

@@ -22,10 +22,7 @@ AWAY = re.compile(
 NOTHING_SENT = re.compile(
     r"connect failure|connection refused|standby mode|configuration source|dns srv", re.IGNORECASE
 )
-"""Error texts of a submission that did not reach the controller.
-
-Texts about authentication are not among them: Slurm also prints them about the answer to an accepted job.
-"""
+"""Error texts of a job that nothing reached the controller about; those of authentication may be about its answer."""
 BUSY = re.compile(r"MaxSubmitJob|temporarily un(able|available)|too many (jobs|pending)", re.IGNORECASE)
 """Error texts of a site or association that accepts no more jobs for now."""
 GONE = re.compile(r"invalid job id|already (completing|completed|finished)|job/step already", re.IGNORECASE)

@@ -14,7 +14,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.units import MINUTE_S, format_bytes, parse_epoch_s, parse_whole
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name
 from leadline.execution.schedulers.figures import duration_s, size_bytes
-from leadline.execution.schedulers.port import LivingJob, SchedulerStatus, element_key
+from leadline.execution.schedulers.port import LivingJob, SchedulerStatus
 
 OUTPUT: dict[str, str | None] = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "SLURM_CLUSTERS": None}
 """Makes the commands print times as seconds since the epoch, array indices in full, and this cluster alone."""
@@ -214,16 +214,13 @@ def read_names(rows: Iterable[Sequence[str]], keys: Collection[str]) -> dict[str
 def read_living(rows: Iterable[Sequence[str]]) -> Iterator[LivingJob]:
     """Yield the living jobs with a key of Leadline from records of ``LIVING_FIELDS``."""
     for job_id, state_text, partition, limit, nodes, comment, name, output in rows:
-        scheduler_id, state, plain_name = job_id.strip(), JobState.from_slurm(state_text), name.rstrip("\n")
+        state, plain_name = JobState.from_slurm(state_text), name.rstrip("\n")
         match = _LIVING_COMMENT.fullmatch(comment.strip()) or _LIVING_NAME.fullmatch(plain_name)
         match = match or _LIVING_OUTPUT.search(output)
-        if match is None or state not in (JobState.PENDING, JobState.RUNNING):
-            continue
-        batch, index = match[1], parse_whole(scheduler_id.partition("_")[2])
-        resources = ResourceSpec(parse_whole(nodes) or 1, walltime_s=duration_s(limit))
-        spec = JobSpec(plain_name.removesuffix(f"-{batch}"), (), resources, partition=partition)
-        key = batch if index is None else element_key(batch, index)
-        yield LivingJob(key, batch, scheduler_id, state, spec, index)
+        if match is not None and state in (JobState.PENDING, JobState.RUNNING):
+            resources = ResourceSpec(parse_whole(nodes) or 1, walltime_s=duration_s(limit))
+            spec = JobSpec(plain_name.removesuffix(f"-{match[1]}"), (), resources, partition=partition)
+            yield LivingJob(match[1], job_id.strip(), state, spec)
 
 
 def read_forecast(output: str) -> float | None:
