@@ -160,7 +160,7 @@ READERS = (
     _slurm("squeue", lambda text: _all_times(slurm.read_queue(text, IDS)), QUEUE, weight=2),
     _slurm("sacct of own jobs", lambda text: _all_times(slurm.read_accounting(text, IDS)), SACCT, weight=2),
     _slurm("scontrol show job", lambda text: _all_times(slurm.read_controller(text, IDS)), CONTROLLER, weight=2),
-    _slurm("names of jobs", lambda text: slurm.read_names(text, "\x01", ("k1", "k2")), NAMES),
+    _slurm("names of jobs", lambda text: slurm.read_names(slurm.records(text, "\x01", 6), ("k1", "k2")), NAMES),
     _slurm(
         "sbatch and its forecast",
         lambda text: (slurm.read_job_id(text), slurm.read_forecast(text)),

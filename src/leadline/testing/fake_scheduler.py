@@ -104,7 +104,7 @@ class FakeScheduler:
         """Return the jobs in the queue."""
         self._answer()
         return [
-            LivingJob(fake_job.key, fake_job.submission.key, job_id, fake_job.status.state, fake_job.submission.spec)
+            LivingJob(fake_job.submission.key, job_id, fake_job.status.state, fake_job.submission.spec)
             for job_id, fake_job in self.jobs.items()
         ]
 

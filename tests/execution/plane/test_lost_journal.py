@@ -1,5 +1,6 @@
 """A journal that is removed, emptied or replaced while jobs live: they are found again, and run once."""
 
+import dataclasses
 import sqlite3
 import sys
 import time
@@ -17,10 +18,11 @@ from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
-from leadline.execution.schedulers.slurm.parsing import read_living
+from leadline.execution.schedulers.slurm.parsing import read_living, records
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
 from leadline.interfaces.cli.main import main
+from leadline.testing.fake_scheduler import FakeScheduler
 from tests.support.plane_parts import FakeAdvisor, diagnose_by_state, retry_node_failures
 
 
@@ -191,18 +193,71 @@ def test_a_new_plane_finds_living_jobs_by_their_keys_and_does_not_submit_them(wo
 
 def test_a_listing_of_squeue_yields_the_jobs_with_keys():
     rows = [
-        ("17", "RUNNING", "gpu", "1:00:00", "2", "leadline:aabbccddeeff", "train-aabbccddeeff"),
-        ("18_3", "PENDING", "cpu", "UNLIMITED", "1", "(null)", "my-sweep-001122334455"),
-        ("19", "RUNNING", "cpu", "10:00", "1", "a|comment", "foreign"),
-        ("20", "COMPLETED", "cpu", "10:00", "1", "leadline:ffffffffffff", "x"),
+        ("17", "RUNNING", "gpu", "1:00:00", "2", "leadline:aabbccddeeff", "train-aabbccddeeff", ""),
+        ("18_3", "PENDING", "cpu", "UNLIMITED", "1", "(null)", "my-sweep-001122334455", "(null)"),
+        ("19", "RUNNING", "cpu", "10:00", "1", "a|comment", "foreign", "/x/runs/mine.log"),
+        ("20", "COMPLETED", "cpu", "10:00", "1", "leadline:ffffffffffff", "x", ""),
+        ("21", "PENDING", "cpu", "10:00", "1", "billed", "site_7", "/x y/runs/0123456789ab.log"),
+        ("22_4", "RUNNING", "cpu", "10:00", "1", "billed", "site_8", "/x y/runs/ba9876543210-4.log"),
     ]
-    listing = "\n".join("".join(f"<m>{field}" for field in row) for row in rows) + "\n"
-    first, second = read_living(listing, "<m>")
+    listing = "".join("".join(f"{field}<m>" for field in row) + "\n" for row in rows)
+    first, second, third, fourth = read_living(records("<m>" + listing, "<m>", 8))
     assert (first.key, first.batch, first.scheduler_id, first.index) == ("aabbccddeeff", "aabbccddeeff", "17", None)
     assert (first.spec.name, first.spec.partition, first.spec.resources.walltime_s) == ("train", "gpu", 3600.0)
     assert (second.key, second.batch, second.index, second.spec.name) == (
         "001122334455-3", "001122334455", 3, "my-sweep",
     )  # fmt: skip
+    assert (third.key, third.scheduler_id, third.spec.name) == ("0123456789ab", "21", "site_7")
+    assert (fourth.key, fourth.batch, fourth.index) == ("ba9876543210-4", "ba9876543210", 4)
+
+
+class Unlisting(FakeScheduler):
+    """A scheduler that cannot list its jobs."""
+
+    living = None
+
+
+def test_a_scheduler_that_cannot_list_its_jobs_is_named_once(world):
+    world.there = Unlisting("there", world.clock, abreast=world.here.abreast)
+    told = []
+    for _ in range(2):
+        world.restart()
+        world.step(2)
+        told += world.messages
+    assert told == ["there cannot list its jobs: if an earlier journal was lost, its jobs there are not found again"]
+
+
+def test_of_two_submissions_of_one_lost_attempt_the_running_one_is_found_again(world):
+    world.journal.add([job("a")])
+    world.step(2)
+    number = world.here.only()
+    world.here.jobs = {"7": dataclasses.replace(world.here.jobs[number]), number: world.here.jobs[number]}
+    world.here.run("7")
+    world.journal.close()
+    remove(world.path)
+    world.journal = None
+    world.restart()
+    world.step(2)
+    (found,) = world.journal.open_jobs()
+    assert (found.attempts[0].scheduler_id, found.current_state) == ("7", JobState.RUNNING)
+    assert "1 jobs of a lost journal were found again at here" in world.messages
+
+
+@pytest.mark.parametrize("lose", [remove, remove_the_file_only, empty])
+def test_an_outage_is_shown_by_the_journal_that_is_written_again(world, lose):
+    world.journal.add([job("a"), job("b")])
+    world.step(2)
+    world.here.down = True
+    world.step(4)
+    assert set(world.journal.open_outages()) == {"here"}
+    lose(world.path)
+    world.step(12)
+    (outage,) = world.journal.open_outages().values()
+    assert outage.details["times"] == world.plane.rhythms["here"].failures
+    assert all(world.said(EventKind.FAULT, name)[0]["journal"] == "lost" for name in "ab")
+    world.here.down = False
+    world.step(6)
+    assert world.journal.open_outages() == {}
 
 
 @pytest.mark.slow

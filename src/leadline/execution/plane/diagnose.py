@@ -10,7 +10,7 @@ from leadline.core.units import MINUTE_S, format_bytes, format_duration
 from leadline.execution.clock import epoch_s
 from leadline.execution.plane.failure_patterns import FailureSign, decisive_sign, final_signs, read_signs
 from leadline.execution.schedulers.port import SchedulerStatus
-from leadline.execution.wrapper.outcome import JobOutcome
+from leadline.execution.wrapper.outcome import STARTED_BEFORE, JobOutcome
 
 NEAR = 0.85
 """Share of the requested memory from which a SIGKILL counts as out of memory. Samples miss the last allocations."""
@@ -81,9 +81,13 @@ def _diagnose_believed(
         reported = SchedulerStatus(outcome.state, outcome.reason) if is_unknown else status
         status = replace(reported, state=outcome.state, exit_code=outcome.exit_code, signal=outcome.signal)
     gpus = attempt.resources.gpus_per_node > 0
-    signs = _signs(status, outcome, gpus=gpus), read_signs(log or "", gpus=gpus)
+    logged = read_signs(log or "", gpus=gpus)
+    # A second start of the attempt, which ended without effect, writes into the same log.
+    if outcome is not None and outcome.state.final:
+        logged = [sign for sign in logged if STARTED_BEFORE not in sign.line]
     began = log is not None or outcome is not None
-    remains = _Remains(attempt, status, outcome, *signs, began=began, is_accounted=is_accounted)
+    signs = _signs(status, outcome, gpus=gpus)
+    remains = _Remains(attempt, status, outcome, signs, logged, began=began, is_accounted=is_accounted)
     if settled := remains.requeue() or (remains.done() if remains.is_done else None):
         return settled
     if status.state is JobState.FAILED:

@@ -64,7 +64,7 @@ class Plane:
         self.actor = Actor(self.book, self.schedulers, advisor, self.clock, intervals, decide, starts=self.starts)
         self.settler = Settler(self.book, self.schedulers, advisor, self.clock, diagnose, self.actor)
         self._scheduler_of = scheduler_of
-        self._cancelled_keys: dict[str, set[str]] = {}
+        self._cancelled_ids: dict[str, set[str]] = {}
         self._news = news
         self._unsearched = set(search)
         self._notices: list[str] = []
@@ -83,6 +83,8 @@ class Plane:
                 count = self.book.restore()
                 self._loaded = True
                 self._notices.append(f"the journal was removed or replaced: {count} open jobs were written again")
+                for rhythm in self.rhythms.values():
+                    rhythm.outage = None  # its event was in the other journal
             if not self._loaded:
                 self.book.load()
                 self._loaded = True
@@ -196,10 +198,9 @@ class Plane:
             self.settler.read_reports(watcher.system)
             self._watch(watcher)
             if watcher.system in self._unsearched:
-                count = find_again(self.book, watcher.system, watcher.scheduler, iso_utc(self.clock.now_s()))
+                if message := find_again(self.book, watcher.system, watcher.scheduler, iso_utc(self.clock.now_s())):
+                    self._notices.append(message)
                 self._unsearched.discard(watcher.system)
-                if count:
-                    self._notices.append(f"{count} jobs of a lost journal were found again at {watcher.system}")
         except SchedulerUnreachable as error:
             self.book.note_failure(watcher.system, watcher.rhythm, str(error))
 
@@ -244,10 +245,10 @@ class Plane:
             for attempt in job.live_attempts
             if (job.cancelled or attempt.withdrawn) and attempt.place.system == watcher.system
         ]
-        cancelled = self._cancelled_keys.setdefault(watcher.system, set())
-        cancelled &= {attempt.key for _, attempt in unwanted}
+        cancelled = self._cancelled_ids.setdefault(watcher.system, set())
+        cancelled &= {attempt.scheduler_id for _, attempt in unwanted if attempt.scheduler_id}
         for job, attempt in unwanted:
-            if attempt.scheduler_id is None or attempt.key in cancelled:
+            if attempt.scheduler_id is None or attempt.scheduler_id in cancelled:
                 continue
             try:
                 waiting = attempt.state is JobState.PENDING and not may_end(job, attempt)
@@ -255,4 +256,4 @@ class Plane:
             except RequestRefused as error:
                 self.book.write(events=[attempt_event(EventKind.FAULT, attempt, {"why": str(error)})])
             watcher.rhythm.hurry()
-            cancelled.add(attempt.key)
+            cancelled.add(attempt.scheduler_id)

@@ -13,24 +13,31 @@ FOUND_AGAIN = "found_again"
 """Tag of a job that was found again, and detail of the events about it."""
 
 
-def find_again(book: JobCache, system: str, scheduler: Scheduler, now: str) -> int:
-    """Add the living jobs of a scheduler that the journal lacks, and return their number.
+def living_jobs(scheduler: Scheduler) -> list[LivingJob]:
+    """Return the jobs that a scheduler can list, running ones last, because a key may be in the queue twice."""
+    living = scheduler.living() if isinstance(scheduler, ListingScheduler) else ()
+    return sorted(living, key=lambda job: job.state is JobState.RUNNING)
+
+
+def find_again(book: JobCache, system: str, scheduler: Scheduler, now: str) -> str:
+    """Add the living jobs of a scheduler that the journal lacks, and return a message about them, if any.
 
     Raises:
         SchedulerUnreachable: the scheduler did not answer; nothing was written.
     """
-    living = scheduler.living() if isinstance(scheduler, ListingScheduler) else ()
-    unknown = book.journal.unknown_attempts(job.key for job in living)
-    lost = [job for job in living if job.key in unknown]
-    outcomes = scheduler.reports([job.key for job in lost]) if lost else {}
-    jobs = [rebuild_job(job, system, outcomes.get(job.key), now) for job in lost]
+    living = {job.key: job for job in living_jobs(scheduler)}
+    lost = book.journal.unknown_attempts(living)
+    outcomes = scheduler.reports(lost) if lost else {}
+    jobs = [rebuild_job(living[key], system, outcomes.get(key), now) for key in sorted(lost)]
     events = [
         attempt_event(EventKind.SUBMITTED, attempt, {"id": attempt.scheduler_id, FOUND_AGAIN: True, "journal": "lost"})
         for job in jobs
         for attempt in job.attempts
     ]
     book.journal.restore(jobs, [*events, NewEvent(EventKind.POLL, details={"system": system, FOUND_AGAIN: len(jobs)})])
-    return len(jobs)
+    if not isinstance(scheduler, ListingScheduler):
+        return f"{system} cannot list its jobs: if an earlier journal was lost, its jobs there are not found again"
+    return f"{len(jobs)} jobs of a lost journal were found again at {system}" if jobs else ""
 
 
 def rebuild_job(lost: LivingJob, system: str, outcome: JobOutcome | None, now: str) -> Job:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from leadline.core.errors import SchedulerUnreachable
 from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Attempt, EventKind, Job
@@ -12,8 +13,9 @@ from leadline.execution.plane.decide import NO_CONSENT
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, NewEvent, attempt_event
 from leadline.execution.plane.poll_interval import PollIntervals, PollSchedule
+from leadline.execution.plane.recovery import FOUND_AGAIN, living_jobs
 from leadline.execution.schedulers.port import ForgetfulScheduler, Scheduler, SchedulerStatus
-from leadline.execution.wrapper.outcome import JobOutcome
+from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, JobOutcome
 
 FORGOTTEN = SchedulerStatus(JobState.NODE_FAIL, "its scheduler forgot it")
 """Status of a job that a killed controller had accepted and does not know after its restart."""
@@ -89,9 +91,10 @@ class Watcher:
             events = [NewEvent(EventKind.POLL, details=poll), *changes]
             attempts = [updated for _, updated in changed]
             self.book.write(jobs=kept.values(), attempts=attempts, events=events, kept=kept)
+        is_recent = any(self._missing_s(attempt) <= self.intervals.settle for attempt, _ in gone)
         ends = self._ends(gone) if gone else []
         # The end of an outage is an event of its own, for the display.
-        if self.rhythm.answered(changed=bool(changed or gone), took_s=took_s, cpu_s=cpu_s):
+        if self.rhythm.answered(changed=bool(changed or ends) or is_recent, took_s=took_s, cpu_s=cpu_s):
             self.book.note_answer(self.system)
         return ends
 
@@ -127,6 +130,8 @@ class Watcher:
         for attempt, queue_status in gone:
             outcome = reports.get(attempt.key)
             status = _matching_status(attempt, accounted.get(attempt.scheduler_id or "")) or queue_status
+            if _is_second_start(outcome, status) and _has_final_report(outcome):
+                status = None
             missing_s = self._missing_s(attempt)
             settles = missing_s > self.intervals.settle
             if _has_ended(outcome, status) or (_has_final_report(outcome) and settles):
@@ -138,11 +143,36 @@ class Watcher:
             # Nothing reported it for an hour: give it up, or the job would wait for ever.
             elif missing_s > self.intervals.lost:
                 ends.append(ObservedEnd(attempt, status, outcome, "no scheduler or wrapper reports it"))
+        ends = self._follow_second_submissions(ends)
         for end in ends:
-            self.missing_s.pop(end.attempt.key, None)
-            self.reports.pop(end.attempt.key, None)
-            self.starts.pop(end.attempt.key, None)
+            for known in (self.missing_s, self.reports, self.starts):
+                known.pop(end.attempt.key, None)
         return self._with_logs(ends)
+
+    def _follow_second_submissions(self, ends: list[ObservedEnd]) -> list[ObservedEnd]:
+        """Follow attempts that are in the queue under another id, and return the ends of the others.
+
+        A submission whose answer was lost may be repeated although it arrived. Its command then runs once, under the id
+        that starts first, and the other one ends without effect.
+        """
+        doubtful = {end.attempt.key: end for end in ends if not _ran_itself(end)}
+        if not doubtful:
+            return ends
+        alive = set(self.scheduler.reports(list(doubtful), since_s=max(self.clock.now_s() - ALIVE_S, 0.0)))
+        second = {key for key, end in doubtful.items() if _is_second_start(end.outcome, end.status)}
+        followed: dict[str, Attempt] = {}
+        try:
+            for job in living_jobs(self.scheduler):
+                end = doubtful.get(job.key)
+                # A waiting job cannot start a command that has begun.
+                if end is not None and (job.state is JobState.RUNNING or job.key not in second):
+                    followed[job.key] = replace(end.attempt, scheduler_id=job.scheduler_id)
+        except SchedulerUnreachable:
+            alive |= second  # they are asked for again, and the others surely ended
+        for attempt in followed.values():
+            event = attempt_event(EventKind.SUBMITTED, attempt, {"id": attempt.scheduler_id, FOUND_AGAIN: True})
+            self.book.write(attempts=[attempt], events=[event])
+        return [end for end in ends if end.attempt.key not in alive | followed.keys()]
 
     def _accounted(self, unclear: list[Attempt]) -> Mapping[str, SchedulerStatus]:
         """Return what the accounting knows, and what the controller does of ends that the accounting lacks for long."""
@@ -244,6 +274,20 @@ def _has_completed(outcome: JobOutcome | None) -> bool:
 def _matching_status(attempt: Attempt, status: SchedulerStatus | None) -> SchedulerStatus | None:
     """Return the status if it belongs to this attempt; ids can be reused after a controller crash."""
     return status if status is not None and status.bears(attempt.batch or attempt.key) else None
+
+
+def _is_second_start(outcome: JobOutcome | None, status: SchedulerStatus | None) -> bool:
+    """True if a job ended without effect, because a job of the same key had started the command."""
+    own_code = outcome is not None and outcome.exit_code == EXIT_NEVER_BEGAN
+    return status is not None and status.exit_code == EXIT_NEVER_BEGAN and not own_code
+
+
+def _ran_itself(end: ObservedEnd) -> bool:
+    """True if the command has ended, or surely ran under the attempt's own id."""
+    status = end.status or SchedulerStatus(JobState.UNKNOWN)
+    began = end.attempt.started_at is not None or bool(status.elapsed_s)
+    is_over = status.state.final and status.exit_code != EXIT_NEVER_BEGAN
+    return _has_final_report(end.outcome) or (began and is_over)
 
 
 def _has_ended(outcome: JobOutcome | None, status: SchedulerStatus | None) -> bool:

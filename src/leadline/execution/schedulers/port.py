@@ -12,6 +12,7 @@ from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachab
 from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import DependencyKind
+from leadline.core.units import parse_whole
 from leadline.execution.transport.port import Transport
 from leadline.execution.wrapper.outcome import JobOutcome
 
@@ -248,20 +249,26 @@ class LivingJob(Frozen):
     """A waiting or running job that bears a key of Leadline.
 
     Attributes:
-        key: key of the attempt.
         batch: key of the submission.
         scheduler_id: the scheduler's id.
         state: PENDING or RUNNING.
         spec: the job, as far as the scheduler knows it; the command is empty if it does not.
-        index: index of an array element.
     """
 
-    key: str
     batch: str
     scheduler_id: str
     state: JobState
     spec: JobSpec
-    index: int | None = None
+
+    @property
+    def index(self) -> int | None:
+        """The index of an array element, from its id; None for other jobs."""
+        return parse_whole(self.scheduler_id.rpartition(":")[2].partition("_")[2])
+
+    @property
+    def key(self) -> str:
+        """The key of the attempt."""
+        return self.batch if self.index is None else element_key(self.batch, self.index)
 
 
 @runtime_checkable

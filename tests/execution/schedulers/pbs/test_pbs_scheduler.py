@@ -1,5 +1,6 @@
 """PBS's commands over a real Slurm (Debian's slurm-wlm-torque), and answers of a real PBS played back."""
 
+import json
 import os
 import shutil
 import stat
@@ -16,7 +17,7 @@ from leadline.core.processes import CompletedProcess
 from leadline.core.units import MIB
 from leadline.execution.schedulers.pbs.scheduler import PbsScheduler
 from leadline.execution.schedulers.pbs.script import PbsFlavour
-from leadline.execution.schedulers.port import RequestRefused, Submission, SubmissionUncertain
+from leadline.execution.schedulers.port import ListingScheduler, RequestRefused, Submission, SubmissionUncertain
 from leadline.execution.transport.port import ConnectionLost, LocalTransport
 
 SAID = Path(__file__).parent / "outputs"
@@ -144,6 +145,47 @@ def test_pbs_professional_is_queried_as_json_with_history_and_array_elements():
     assert {"4732779[].pbs01_0", "4732779[].pbs01_1", "4732779[].pbs01_2"} == set(scheduler.query(["4732779[].pbs01"]))
     assert {"4732779[].pbs01_0"} == set(scheduler.account(["4732779[].pbs01"]))
     assert scheduler.find(["77aa", "4f2a90", "none"]) == {"77aa": "4732779[].pbs01", "4f2a90": "4732778.pbs01"}
+
+
+def test_the_living_jobs_of_pbs_are_this_users_with_a_key_and_elements_on_their_own():
+    mine, others = {"Job_Owner": "ada@login01", "queue": "short"}, {"Job_Owner": "adam@login01", "job_state": "R"}
+    whole = {
+        "1.pbs01": {**mine, "Job_Name": "train.0123456789ab", "job_state": "R", "Resource_List": {"nodect": 2}},
+        "2[].pbs01": {**mine, "Job_Name": "sweep.ba9876543210", "job_state": "B"},
+        "3.pbs01": {**mine, "Job_Name": "train.aaaaaaaaaaaa", "job_state": "F", "Exit_status": 0},
+        "4.pbs01": {**mine, "Job_Name": "run.sh", "job_state": "Q"},
+        "5.pbs01": {**others, "Job_Name": "train.bbbbbbbbbbbb"},
+        "6.pbs01": {**mine, "Job_Name": "site_9", "job_state": "H",
+                    "Output_Path": "login01:/scratch/jobs/cccccccccccc.out"},
+    }  # fmt: skip
+    element = {**mine, "Job_Name": "sweep.ba9876543210"}
+    elements = {number: whole[number] for number in ("1.pbs01", "2[].pbs01", "6.pbs01")} | {
+        "2[3].pbs01": {**element, "job_state": "R"}, "2[4].pbs01": {**element, "job_state": "Q"},
+        "2[5].pbs01": {**element, "job_state": "X", "Exit_status": 0},
+    }  # fmt: skip
+    answers = [CompletedProcess(0, json.dumps({"Jobs": jobs}), "") for jobs in (whole, elements)]
+    scheduler, _ = over(qstat=answers, id=CompletedProcess(0, "ada\n", ""))
+    assert isinstance(scheduler, ListingScheduler)
+    found = {job.scheduler_id: job for job in scheduler.living()}
+    assert {number: (job.key, job.batch, job.index, job.state) for number, job in found.items()} == {
+        "1.pbs01": ("0123456789ab", "0123456789ab", None, JobState.RUNNING),
+        "2[].pbs01_3": ("ba9876543210-3", "ba9876543210", 3, JobState.RUNNING),
+        "2[].pbs01_4": ("ba9876543210-4", "ba9876543210", 4, JobState.PENDING),
+        "6.pbs01": ("cccccccccccc", "cccccccccccc", None, JobState.PENDING),
+    }
+    spec = found["1.pbs01"].spec
+    assert (spec.name, spec.partition, spec.resources.nodes) == ("train", "short", 2)
+    with pytest.raises(SchedulerUnreachable):
+        over(qstat=answers, id=CompletedProcess(1, "", "id: cannot find name for user ID 7"))[0].living()
+
+
+def test_living_jobs_are_listed(pbs):
+    number = pbs.submit(job("0123456789ab", "sleep 60"))
+    assert [(one.key, one.scheduler_id, one.spec.name) for one in pbs.living()] == [
+        ("0123456789ab", number, "job-0123456789ab")
+    ]
+    pbs.cancel([number])
+    until(pbs, lambda: pbs.living() == [])
 
 
 def test_unreadable_json_is_replaced_by_text_output():

@@ -25,6 +25,7 @@ from leadline.execution.schedulers.slurm.parsing import (
     read_names,
     read_outputs,
     read_queue,
+    records,
     with_cluster,
 )
 
@@ -133,7 +134,7 @@ def test_unexpected_progress_lines_are_no_error(text):
         read_queue(listing, ["1"])
         read_accounting(listing, ["1", "1_2"])
         read_controller(listing, ["1", "1_2"])
-        read_names(listing, "<mark>", ["a"])
+        read_names(records(listing, "<mark>", 6), ["a"])
         read_forecast(listing)
         for read in (JobState.from_slurm, duration_s, size_bytes, moment_s):
             read(text)
@@ -254,7 +255,7 @@ def test_names_that_hold_anything_are_not_taken_for_others():
     listing = "\n".join("".join(f"{mark}{one}" for one in row) for row in rows)
     keys = ["a", "b", "c", "d", "e", "g", "f-g", "9", "h", "i", "j-k", "j"]
     found = {"a": "12", "b": "11", "f-g": "17", "h": "18", "i": "19", "j-k": "20"}
-    assert read_names(listing, mark, keys) == found
+    assert read_names(records(listing, mark, 6), keys) == found
 
 
 def test_a_job_whose_comment_and_name_the_site_rewrites_bears_its_key_by_its_files():
@@ -267,7 +268,7 @@ def test_a_job_whose_comment_and_name_the_site_rewrites_bears_its_key_by_its_fil
     assert read_accounting(row, ["1"])["1"].bears("k")
     assert not read_accounting(row, ["1"])["1"].bears("x")
     outputs = "<m>12_3<m>/x/runs/a-3.log<m>\n13<m>/x/runs/a-3.log<m>\n14<m>slurm-14.out<m>\n"
-    assert read_outputs(outputs, "<m>") == {"12_3": "a", "13": "a-3"}
+    assert read_outputs(records(outputs, "<m>", 2)) == {"12_3": "a", "13": "a-3"}
 
 
 def test_who_cancelled_a_job_is_read_by_the_users_number():

@@ -444,7 +444,7 @@ def test_a_limited_query_range_is_respected():
             if argv[argv.index("-S") + 1] != "now-7days":
                 return CompletedProcess(1, "", "sacct: error: slurmdbd: Too wide of a date range in query")
             mark = argv[argv.index("-u") + 2].partition("=")[2]
-            return CompletedProcess(0, mark.join(["12", "COMPLETED", "n1", "", "nap-key", ""]) + "\n", "")
+            return CompletedProcess(0, mark.join(["c", "12", "COMPLETED", "n1", "", "nap-key", ""]) + "\n", "")
 
     assert SlurmScheduler("test", PurePosixPath("/x"), Bounded()).find(["key"]) == {"key": "12"}
 
@@ -495,7 +495,9 @@ def test_a_job_that_only_the_accounting_lists_is_forgotten_unless_it_ended_or_ma
                 known = {"JobIDRaw": "12", "JobID": "12", "JobName": "nap-key", **row}
                 return CompletedProcess(0, "|".join(known.get(name, "") for name in argv[-1].split(",")) + "\n", "")
             mark = argv[argv.index("-u") + 2].partition("=")[2]
-            return CompletedProcess(0, mark.join([listed, "PENDING", "None assigned", "", "nap-key", ""]) + "\n", "")
+            return CompletedProcess(
+                0, mark.join(["c", listed, "PENDING", "None assigned", "", "nap-key", ""]) + "\n", ""
+            )
 
     scheduler = SlurmScheduler("test", PurePosixPath("/x"), Remains())
     assert scheduler.find(["key"]) == ({"key": listed.partition("_")[0]} if row else {})

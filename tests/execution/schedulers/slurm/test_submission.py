@@ -230,7 +230,11 @@ FAILED = "sbatch: error: Batch job submission failed: "
      ("sbatch: error: QOSMaxSubmitJobPerUserLimit\n" + FAILED + "Job violates accounting/QOS policy (job submit limit, "
       "user's size and/or time limits)", SchedulerBusy),
      (FAILED + "Resource temporarily unavailable", SchedulerBusy),
-     ("sbatch: error: If munged is up, restart with --num-threads=10", SchedulerUnreachable)],
+     ("sbatch: error: If munged is up, restart with --num-threads=10\nsbatch: error: Munge encode failed: Failed to "
+      'access "/run/munge/munge.socket.2"\n' + FAILED + "Protocol authentication error", SubmissionUncertain),
+     ("sbatch: error: Munge decode failed: Expired credential\nsbatch: auth/munge: _print_cred: ENCODED: now\nsbatch: "
+      "error: slurm_receive_msg: auth_g_verify: RESPONSE_SUBMIT_BATCH_JOB has authentication error: Unspecified error\n"
+      + FAILED + "Protocol authentication error", SubmissionUncertain)],
 )  # fmt: skip
 def test_failures_of_sbatch_raise_the_matching_error(message, error):
     means(CompletedProcess(1, "", message), error)

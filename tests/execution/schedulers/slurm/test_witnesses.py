@@ -4,6 +4,7 @@ import os
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -104,7 +105,7 @@ def scheduler_of(folder, processes=run_without_settings):
 
 def submission(*command, name="nap", partition="short", measured=False, indices=()):
     spec = JobSpec(name, command, ASKED, partition=partition)
-    return Submission(f"k{time.time_ns()}", spec, indices, measured=measured)
+    return Submission(uuid.uuid4().hex[:12], spec, indices, measured=measured)
 
 
 def until(ask, condition, most_s=60.0):
@@ -194,6 +195,41 @@ def test_a_job_at_another_cluster_keeps_it_in_its_id(folder, monkeypatch):
     scheduler.cancel(ids)
     ended = until(lambda: scheduler.account(ids), lambda found: len(found) == 2 and found[ids[1]].state.final)
     assert {status.state for status in ended.values()} == {JobState.CANCELLED}
+
+
+@pytest.mark.usefixtures("east")
+@pytest.mark.parametrize("indices", [(), (3,)])
+def test_a_living_job_is_listed_with_its_key_although_the_site_renames_it(folder, indices):
+    sent = submission("sleep", "60", name="renamed", indices=indices)
+    job = scheduler_of(folder).submit(sent)
+    number = f"{job}_3" if indices else job
+    scheduler = scheduler_of(folder)
+    listed = {found.key: (found.scheduler_id, found.batch, found.index) for found in scheduler.living()}
+    assert listed[sent.keys[0]] == (number, sent.key, 3 if indices else None)
+    scheduler.cancel([job])
+    until(scheduler.living, lambda found: sent.keys[0] not in {one.key for one in found})
+
+
+@pytest.mark.usefixtures("east")
+@pytest.mark.parametrize("indices", [(), (3, 4)])
+def test_a_job_at_another_cluster_is_found_by_a_process_without_the_users_wishes(folder, monkeypatch, indices):
+    monkeypatch.setenv("SLURM_CLUSTERS", "west")
+    sent = submission("sleep", "60", indices=indices)
+    job = scheduler_of(folder).submit(sent)
+    monkeypatch.delenv("SLURM_CLUSTERS")
+    here = submission("sleep", "60", indices=indices)
+    scheduler = scheduler_of(folder)
+    number = scheduler.submit(here)
+    assert until(lambda: scheduler.find([sent.key, "0" * 12]), bool) == {sent.key: job}
+    ends = [f"_{index}" for index in indices] or [""]
+    ids = {**dict(zip(sent.keys, (f"{job}{end}" for end in ends), strict=True)),
+           **dict(zip(here.keys, (f"{number}{end}" for end in ends), strict=True))}  # fmt: skip
+    listed = {found.key: found.scheduler_id for found in scheduler.living()}
+    assert {key: listed[key] for key in ids} == ids
+    monkeypatch.setenv("SLURM_CLUSTERS", "west")
+    elsewhere = until(lambda: scheduler_of(folder).find([here.key]), bool)
+    assert elsewhere == {here.key: f"east:{number}"}
+    scheduler.cancel([job, number])
 
 
 def test_a_federated_job_is_followed_to_the_sibling_that_runs_it(clusters, east, folder):

@@ -124,7 +124,8 @@ class LocalScheduler:
         """Return the waiting and running jobs in the journal."""
         with _reachable():
             entries = (*self._journal.in_state(JobState.PENDING), *self._journal.in_state(JobState.RUNNING))
-            return [_living(entry, self._journal.taken(entry.submission_id)) for entry in entries]
+            taken = [(self._journal.taken(entry.submission_id).submission, entry) for entry in entries]
+        return [LivingJob(submission.key, entry.note, entry.state, entry.spec) for submission, entry in taken]
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
         """Return the outcomes, interim or final, that these attempts' wrappers wrote after ``since_s``."""
@@ -320,11 +321,6 @@ def _why_waiting(entry: QueueEntry, stored: StoredSubmission, expected: Mapping[
     if stored.submission.after:
         return "Dependency"
     return "JobArrayTaskLimit" if stored.submission.most is not None else "Priority"
-
-
-def _living(entry: QueueEntry, stored: StoredSubmission) -> LivingJob:
-    index = None if entry.index is None else int(entry.index)
-    return LivingJob(entry.key, stored.submission.key, entry.note, entry.state, entry.spec, index)
 
 
 def _with_defaults(submission: Submission) -> Submission:

@@ -8,15 +8,15 @@ Guide, "Job Attributes", and in Torque's "Job Exit Status".
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from leadline.core.jobs import JobState
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.units import parse_epoch_s
 from leadline.execution.clock import epoch_s
 from leadline.execution.schedulers.figures import duration_s, size_bytes
-from leadline.execution.schedulers.port import SchedulerStatus
+from leadline.execution.schedulers.port import LivingJob, SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
 
 JobAttributes = dict[str, str]
@@ -37,6 +37,7 @@ _ID = re.compile(r"^(\d+(?:\[\])?(?:\.[A-Za-z0-9.-]+)?)\s*$", re.MULTILINE)
 _ELEMENT = re.compile(r"(\d+)\[(\d+)\](.*)")
 _OUTPUT = re.compile(r"/jobs/([\w.-]+)\.out(?:[.-](?:\d+|\^array_index\^))?$")
 """Path of PBS's own output about a job; some versions append an element's index."""
+_KEY = re.compile(r"[0-9a-f]{12}")
 _MEMORY = re.compile(r"\b(p?v?mem\w*|memory)\b.*exceed|out of memory|oom", re.IGNORECASE)
 _TIME = re.compile(r"walltime.*exceed|exceed.*walltime", re.IGNORECASE)
 
@@ -107,6 +108,17 @@ def job_key(job: Mapping[str, str]) -> str:
         return match[1]
     key = job.get("job_name", "").partition(".")[2]
     return key.rpartition("-")[0] if "job_array_id" in job and key.endswith(f"-{job['job_array_id']}") else key
+
+
+def read_living(jobs: Mapping[str, JobAttributes], user: str) -> Iterator[LivingJob]:
+    """Yield a user's living jobs with a key of Leadline."""
+    for number, job in jobs.items():
+        status, batch = job_status(job), job_key(job)
+        is_own = job.get("job_owner", "").partition("@")[0] == user and _KEY.fullmatch(batch)
+        if is_own and status.state in (JobState.PENDING, JobState.RUNNING):
+            resources = ResourceSpec(status.nodes or 1, walltime_s=status.walltime_s)
+            spec = JobSpec(job.get("job_name", "").partition(".")[0], (), resources, partition=job.get("queue"))
+            yield LivingJob(batch, number, status.state, spec)
 
 
 def ended_without_status(job: Mapping[str, str]) -> bool:

@@ -17,6 +17,7 @@ from leadline.execution.schedulers.pbs.parsing import (
     job_status,
     pbs_id,
     read_job_id,
+    read_living,
     read_qstat_json,
     read_qstat_text,
     short_id,
@@ -24,6 +25,7 @@ from leadline.execution.schedulers.pbs.parsing import (
 )
 from leadline.execution.schedulers.pbs.script import PbsFlavour, format_walltime, job_script, qsub_options
 from leadline.execution.schedulers.port import (
+    LivingJob,
     RequestRefused,
     SchedulerBusy,
     SchedulerStatus,
@@ -114,6 +116,15 @@ class PbsScheduler(SiteScheduler):
         for key, outcome in (self.reports(keys) if keys else {}).items():
             statuses[keys[key]] = status_from_wrapper(statuses[keys[key]], outcome)
         return {number: status for number, status in statuses.items() if status.state.final}
+
+    def living(self) -> Collection[LivingJob]:
+        """Return this user's waiting and running jobs with a key of Leadline, array elements on their own."""
+        answer = self._run(["id", "-un"])
+        if answer.timed_out or answer.returncode:
+            raise self._unreachable(answer)
+        user = answer.stdout.strip()
+        ids = [job.scheduler_id for job in read_living(self._listed([]), user)]
+        return list(read_living(self._jobs(ids), user))
 
     def _jobs(self, ids: Collection[str]) -> dict[str, JobAttributes]:
         """Return qstat's attributes of jobs."""

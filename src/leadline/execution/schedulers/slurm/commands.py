@@ -20,8 +20,9 @@ AWAY = re.compile(
 )
 """Error texts of an unreachable daemon. Any other error text is Slurm's answer."""
 NOTHING_SENT = re.compile(
-    r"connect failure|connection refused|standby mode|munge|authentication|configuration source|dns srv", re.IGNORECASE
+    r"connect failure|connection refused|standby mode|configuration source|dns srv", re.IGNORECASE
 )
+"""Error texts of a job that nothing reached the controller about; those of authentication may be about its answer."""
 BUSY = re.compile(r"(Max|Grp)SubmitJob|temporarily un(able|available)|too many (jobs|pending)", re.IGNORECASE)
 """Error texts of a site or association that accepts no more jobs for now."""
 GONE = re.compile(r"invalid job id|already (completing|completed|finished)|job/step already", re.IGNORECASE)
@@ -82,7 +83,6 @@ class SlurmCommands(Frozen):
         if answer.returncode == 0 and job_id is not None:
             return job_id
         refused = answer.returncode > 0 and not _cut_off(answer)
-        # With these errors nothing reached the controller.
         if answer.returncode == NO_PROGRAM or (refused and NOTHING_SENT.search(answer.stderr)):
             raise self._unreachable(argv[0], answer)
         if refused and BUSY.search(answer.stderr):

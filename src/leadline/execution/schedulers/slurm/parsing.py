@@ -5,7 +5,7 @@ names and comments, the delimiter is random.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
@@ -14,7 +14,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.units import MINUTE_S, format_bytes, parse_epoch_s, parse_whole
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name
 from leadline.execution.schedulers.figures import duration_s, size_bytes
-from leadline.execution.schedulers.port import LivingJob, SchedulerStatus, element_key
+from leadline.execution.schedulers.port import LivingJob, SchedulerStatus
 
 OUTPUT: dict[str, str | None] = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "SLURM_CLUSTERS": None}
 """Makes the commands print times as seconds since the epoch, array indices in full, and this cluster alone."""
@@ -83,18 +83,19 @@ _TIMES = "ElapsedRaw,Submit,Start,End,TimelimitRaw"
 TRACE = "SubmitLine"
 """Field with the options of sbatch, which no plug-in of the site changes; Slurm has it since 21.08."""
 SACCT_FIELDS = f"JobID,State,ExitCode,DerivedExitCode,{_TIMES},NNodes,MaxRSS,ReqMem,NodeList,Partition,JobName,{TRACE}"
-NAME_FIELDS = f"JobID,State,NodeList,Comment,JobName,{TRACE}"
+NAME_FIELDS = f"Cluster,JobID,State,NodeList,Comment,JobName,{TRACE}"
 OUT_OF_MEMORY = "0:125"
 """Slurm's exit code for a process that the kernel killed for memory."""
 NEARLY = 0.95
 """A killed task that used this share of its requested memory gets a remark about it."""
 
-LIVING_FIELDS = ("%i", "%T", "%P", "%l", "%D", "%k", "%j")
-"""Id, state, partition, limit, nodes, comment, name."""
+LIVING_FIELDS = ("JobArrayID", "State", "Partition", "TimeLimit", "NumNodes", "Comment", "Name", "StdOut")
 
 _LIVING_COMMENT = re.compile(r"leadline:([0-9a-f]+)")
 _LIVING_NAME = re.compile(r".*-([0-9a-f]{12})", re.DOTALL)
 """A name with a key at its end, for sites that drop comments."""
+_LIVING_OUTPUT = re.compile(rf"/{RUNS_FOLDER}/([0-9a-f]{{12}})(?:-(?:\d+|%a))?{re.escape(log_name(''))}\b")
+"""An output file, for sites that rewrite names too."""
 _ID = re.compile(r"(?P<array>\d+)(?:_(?P<indices>\d+|\[[^\]]+\]))?(?:\+\d+)?(?:\.(?P<step>\S+))?")
 _OUTPUT = re.compile(rf"/{RUNS_FOLDER}/([\w.%-]+){re.escape(log_name(''))}\b")
 _INDEX = re.compile(r"-(\d+|%a)$")
@@ -115,10 +116,14 @@ def read_queue(listing: str, wanted_ids: Collection[str]) -> dict[str, Scheduler
     return statuses
 
 
-def read_outputs(listing: str, mark: str) -> dict[str, str]:
-    """Return id -> key from records of the mark, an id and an output file each, for jobs with Leadline's files."""
-    pieces = listing.split(mark)[1:]
-    pairs = ((job_id.strip(), _output_key(path, job_id)) for job_id, path in zip(*[iter(pieces)] * 2, strict=False))
+def records(listing: str, mark: str, count: int) -> Iterator[tuple[str, ...]]:
+    """Yield the records of so many fields in a listing with the mark before each field, which is in none of them."""
+    return zip(*[iter(listing.split(mark)[1:])] * count, strict=False)
+
+
+def read_outputs(rows: Iterable[Sequence[str]]) -> dict[str, str]:
+    """Return id -> key from records of an id and an output file, for jobs with Leadline's files."""
+    pairs = ((job_id.strip(), _output_key(path, job_id)) for job_id, path in rows)
     return {job_id: key for job_id, key in pairs if key}
 
 
@@ -183,17 +188,16 @@ def _controlled(fields: Mapping[str, str], line: str) -> SchedulerStatus:
     )
 
 
-def read_names(listing: str, mark: str, keys: Collection[str]) -> dict[str, str]:
-    """Return key -> id from records of the mark and one field each: id, state, node, comment, name, trace.
+def read_names(rows: Iterable[Sequence[str]], keys: Collection[str]) -> dict[str, str]:
+    """Return key -> id from records of id, state, node, comment, name and trace.
 
-    Fields may contain anything but the mark. A comment ``leadline:KEY`` is certain. If the site drops comments, the
+    Fields may contain anything. A comment ``leadline:KEY`` is certain. If the site drops comments, the
     name ends with ``-KEY``. If it rewrites names too, the trace has the key: the output file or the submit line. Of
     several jobs with one key, the first counts. A job that FAILED without a node is Slurm's trace of a refused
     submission and is skipped.
     """
     key_set, ids = frozenset(keys), dict[str, str]()
-    pieces = iter(listing.split(mark)[1:])
-    for scheduler_id, state, node, comment, name, trace in zip(*[pieces] * 6, strict=False):
+    for scheduler_id, state, node, comment, name, trace in rows:
         match = re.match(r"\s*(\d{1,18})", scheduler_id)
         if match is None or (JobState.from_slurm(state) is JobState.FAILED and _named(node.strip()) is None):
             continue
@@ -207,19 +211,16 @@ def read_names(listing: str, mark: str, keys: Collection[str]) -> dict[str, str]
     return ids
 
 
-def read_living(listing: str, mark: str) -> Iterator[LivingJob]:
-    """Yield the living jobs in a listing of ``LIVING_FIELDS``, each after the mark, that bear a key."""
-    rows = zip(*[iter(listing.split(mark)[1:])] * len(LIVING_FIELDS), strict=False)
-    for scheduler_id, state_text, partition, limit, nodes, comment, name in rows:
-        state, plain_name = JobState.from_slurm(state_text.strip()), name.rstrip("\n")
+def read_living(rows: Iterable[Sequence[str]]) -> Iterator[LivingJob]:
+    """Yield the living jobs with a key of Leadline from records of ``LIVING_FIELDS``."""
+    for job_id, state_text, partition, limit, nodes, comment, name, output in rows:
+        state, plain_name = JobState.from_slurm(state_text), name.rstrip("\n")
         match = _LIVING_COMMENT.fullmatch(comment.strip()) or _LIVING_NAME.fullmatch(plain_name)
-        if match is None or state not in (JobState.PENDING, JobState.RUNNING):
-            continue
-        batch, index = match[1], parse_whole(scheduler_id.partition("_")[2])
-        resources = ResourceSpec(parse_whole(nodes) or 1, walltime_s=duration_s(limit))
-        spec = JobSpec(plain_name.removesuffix(f"-{batch}"), (), resources, partition=partition)
-        key = batch if index is None else element_key(batch, index)
-        yield LivingJob(key, batch, scheduler_id, state, spec, index)
+        match = match or _LIVING_OUTPUT.search(output)
+        if match is not None and state in (JobState.PENDING, JobState.RUNNING):
+            resources = ResourceSpec(parse_whole(nodes) or 1, walltime_s=duration_s(limit))
+            spec = JobSpec(plain_name.removesuffix(f"-{match[1]}"), (), resources, partition=partition)
+            yield LivingJob(match[1], job_id.strip(), state, spec)
 
 
 def read_forecast(output: str) -> float | None:

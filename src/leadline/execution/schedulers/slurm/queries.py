@@ -2,14 +2,15 @@
 
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobState
-from leadline.execution.schedulers.port import SchedulerStatus
+from leadline.execution.schedulers.port import LivingJob, SchedulerStatus
 from leadline.execution.schedulers.slurm.commands import GONE, NO_ACCOUNTING, SlurmCommands, error_text
 from leadline.execution.schedulers.slurm.parsing import (
+    LIVING_FIELDS,
     NAME_FIELDS,
     SACCT_FIELDS,
     SQUEUE_FORMAT,
@@ -17,9 +18,12 @@ from leadline.execution.schedulers.slurm.parsing import (
     is_revoked,
     read_accounting,
     read_controller,
+    read_living,
     read_names,
     read_outputs,
     read_queue,
+    records,
+    with_cluster,
 )
 from leadline.execution.transport.port import NO_PROGRAM
 from leadline.files.sqlite import chunks
@@ -74,12 +78,30 @@ class ClusterQueries:
 
     def named(self, keys: Collection[str]) -> dict[str, str]:
         """Return key -> id of the user's jobs that the controller or all of the accounting knows."""
-        mark = f"<{secrets.token_hex(8)}>"
-        fields = ("ArrayJobID", "State", "NodeList", "Comment", "Name", "StdOut")
-        queued = read_names(mark + self._fields(fields, mark), mark, keys)
-        arguments = ["sacct", "-n", "-P", "-X", "-u", self.user, f"--delimiter={mark}", "-o", NAME_FIELDS]
-        listing = self._sacct(*([*arguments, "-S", begin, "-E", end] for begin, end in SPANS))
-        return {**read_names(_marked(listing or "", mark), mark, keys), **queued}
+        queued = read_names(self._fields(("ArrayJobID", "State", "NodeList", "Comment", "Name", "StdOut")), keys)
+        return {**read_names((row for _, *row in self._names()), keys), **queued}
+
+    def named_anywhere(self, keys: Collection[str]) -> dict[str, str]:
+        """Return key -> id with its cluster of the user's jobs that the accounting of any cluster knows."""
+        rows: dict[str, list[list[str]]] = {}
+        for cluster, *row in self._names("--allclusters"):
+            rows.setdefault(cluster.strip(), []).append(row)
+        named = {cluster: read_names(rows[cluster], keys) for cluster in rows}
+        return {key: with_cluster(cluster, ids[key]) for cluster, ids in named.items() for key in ids}
+
+    def living(self) -> list[LivingJob]:
+        """Return the user's jobs in the queue that bear a key of Leadline, with each array element on its own."""
+        return list(read_living(self._fields(LIVING_FIELDS, "-r")))
+
+    def living_clusters(self, known: Collection[str]) -> set[str]:
+        """Return the clusters whose accounting lists a living job of a submission that is not known."""
+        rows = self._names("--allclusters", spans=(("now", "now"),))
+        jobs = (
+            (cluster.strip(), job)
+            for cluster, job_id, state, _, *named in rows
+            for job in read_living([(job_id, state, "", "", "", *named)])
+        )
+        return {cluster for cluster, job in jobs if job.batch not in known}
 
     def account(self, ids: Collection[str]) -> dict[str, SchedulerStatus]:
         """Ask sacct, including steps and earlier runs; without accounting, ask the controller.
@@ -138,8 +160,7 @@ class ClusterQueries:
     def _identified(self, statuses: Mapping[str, SchedulerStatus]) -> dict[str, SchedulerStatus]:
         """Return statuses with the keys of jobs whose comment, and perhaps name, the site rewrites."""
         if any((job_id, status.submitted_s) not in self._output_keys for job_id, status in statuses.items()):
-            mark = f"<{secrets.token_hex(8)}>"
-            outputs = read_outputs(mark + self._fields(("JobArrayID", "StdOut"), mark, "-r"), mark)
+            outputs = read_outputs(self._fields(("JobArrayID", "StdOut"), "-r"))
             self._output_keys = {
                 (job_id, status.submitted_s): outputs.get(job_id, "") for job_id, status in statuses.items()
             }
@@ -148,10 +169,21 @@ class ClusterQueries:
             for job_id, status in statuses.items()
         }
 
-    def _fields(self, names: Sequence[str], mark: str, *options: str) -> str:
-        """Return these fields of all jobs that the controller knows, a mark after each."""
+    def _fields(self, names: Sequence[str], *options: str) -> Iterator[tuple[str, ...]]:
+        """Return these fields of all of the user's jobs that the controller knows."""
+        mark = f"<{secrets.token_hex(8)}>"
         layout = ",".join(f"{name}:0{mark}" for name in names)
-        return self.commands.listed(["squeue", "-a", "-h", "-t", "all", *options, "-u", self.user, "-O", layout])
+        command = ["squeue", "-a", "-h", "-t", "all", *options, "-u", self.user, "-O", layout]
+        return records(mark + self.commands.listed(command), mark, len(names))
+
+    def _names(self, *options: str, spans: Sequence[tuple[str, str]] = SPANS) -> Iterator[tuple[str, ...]]:
+        """Return ``NAME_FIELDS`` of the user's jobs in the accounting."""
+        mark, count = f"<{secrets.token_hex(8)}>", NAME_FIELDS.count(",")
+        command = ["sacct", *options, "-n", "-P", "-X", "-u", self.user, f"--delimiter={mark}", "-o", NAME_FIELDS]
+        lines = (self._sacct(*([*command, "-S", begin, "-E", end] for begin, end in spans)) or "").split("\n")
+        # The first line of a record has all of its marks, and names may contain line ends.
+        listing = "\n".join(f"{mark}{line}" if line.count(mark) == count else line for line in lines)
+        return records(listing, mark, count + 1)
 
     def _sacct(self, *queries: Sequence[str]) -> str | None:
         """Return the sacct output of the first query whose range is allowed; None without accounting."""
@@ -236,9 +268,3 @@ class ClusterQueries:
                 remark = f"the site removed partition {record.partition}"
                 removed[job_id] = replace(status, evidence=(*status.evidence, remark))
         return statuses | removed
-
-
-def _marked(listing: str, mark: str) -> str:
-    """Put the mark before each sacct record. A record's first line has five marks, and names may contain line ends."""
-    count = NAME_FIELDS.count(",")
-    return "\n".join(f"{mark}{line}" if line.count(mark) == count else line for line in listing.split("\n"))

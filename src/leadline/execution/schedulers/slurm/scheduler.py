@@ -1,7 +1,6 @@
 """Slurm as a scheduler of the plane, on this machine or over SSH."""
 
 import re
-import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -15,13 +14,7 @@ from leadline.execution import wrapper
 from leadline.execution.schedulers.attempt_files import SiteScheduler
 from leadline.execution.schedulers.port import LivingJob, RequestRefused, SchedulerStatus, Submission, SubmissionText
 from leadline.execution.schedulers.slurm.commands import COMMAND_S, GONE, SlurmCommands, error_text
-from leadline.execution.schedulers.slurm.parsing import (
-    LIVING_FIELDS,
-    by_cluster,
-    read_forecast,
-    read_living,
-    with_cluster,
-)
+from leadline.execution.schedulers.slurm.parsing import by_cluster, read_forecast, with_cluster
 from leadline.execution.schedulers.slurm.queries import AT_ONCE, ClusterQueries
 from leadline.execution.schedulers.slurm.script import ClusterPython, batch_script, sbatch_arguments, whole_minutes_s
 from leadline.execution.transport.environment import WISHES
@@ -83,17 +76,18 @@ class SlurmScheduler(SiteScheduler):
         return self._commands.submit(text.argv, text.script)
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
-        """Find keys in the queue and in all of the accounting.
+        """Find keys in the queue and in all of the accounting, at last in that of other clusters.
 
         A job that was cancelled before it could start and is forgotten by the controller is not found, because the
         accounting lists it without a name. It never ran.
         """
         ids: dict[str, str] = {}
-        # The user may have jobs at several clusters.
-        for cluster in self._prepared().wishes.get("--clusters", "").split(",") if keys else ():
+        for cluster in self._clusters() if keys else ():
             named = self._queries(cluster).named(keys)
             ids |= {key: with_cluster(cluster, job_id) for key, job_id in named.items()}
-        return ids
+        # The process that sent the others may have had other wishes.
+        missing = set(keys) - ids.keys()
+        return ids | (self._queries("").named_anywhere(missing) if missing else {})
 
     def forgotten(self, keys: Mapping[str, str], ids: Mapping[str, str], killed: Collection[str]) -> Collection[str]:
         """Return the jobs that a killed controller forgot.
@@ -164,12 +158,12 @@ class SlurmScheduler(SiteScheduler):
             )
 
     def living(self) -> Collection[LivingJob]:
-        """Ask squeue for this user's jobs that bear a key of Leadline, with each array element on its own."""
-        # Names and comments may contain anything but this mark.
-        mark = f"<{secrets.token_hex(8)}>"
-        layout = "".join(f"{mark}{code}" for code in LIVING_FIELDS)
-        listing = self._commands.listed(["squeue", "-a", "-h", "-r", "--me", "-o", layout])
-        return list(read_living(listing, mark))
+        """Ask squeue, also at other clusters where the accounting lists living jobs with a key of Leadline."""
+        jobs = [job for cluster in self._clusters() for job in self._living_at(cluster)]
+        known = {job.batch for job in jobs}
+        others = [job for cluster in self._queries("").living_clusters(known) for job in self._living_at(cluster)]
+        # The accounting also names this cluster, and lists its jobs for a while after their end.
+        return [*jobs, *(job for job in others if job.batch not in known)]
 
     def forecast_start_s(self, submission: Submission) -> float | None:
         """Ask ``sbatch --test-only``, which assumes full limits for all jobs and uses up a job id."""
@@ -182,6 +176,14 @@ class SlurmScheduler(SiteScheduler):
         arguments = sbatch_arguments(submission, partition, self.folder, wishes=login.wishes)
         script = batch_script(submission, partition, self.folder, login.python, wishes=login.wishes)
         return SubmissionText(tuple(arguments), script)
+
+    def _living_at(self, cluster: str) -> list[LivingJob]:
+        jobs = self._queries(cluster).living()
+        return [replace(job, scheduler_id=with_cluster(cluster, job.scheduler_id)) for job in jobs]
+
+    def _clusters(self) -> list[str]:
+        """Return the clusters to which the user wishes to submit, by default that of the place."""
+        return self._prepared().wishes.get("--clusters", "").split(",")
 
     def _queries(self, cluster: str) -> ClusterQueries:
         """Return the questions to a cluster, by default to that of the place."""
