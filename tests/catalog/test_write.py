@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leadline.catalog.networks import parse_network
 from leadline.catalog.read import TomlCatalog
 from leadline.catalog.toml_files import read_site
 from leadline.catalog.write import format_site
@@ -22,12 +23,20 @@ from leadline.core.units import GBIT_BYTES
 TEXT = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
 WORD = TEXT.filter(bool)
 COUNT = st.none() | st.integers(1, 10**6)
+
+
+def states_no_number(technology: str) -> bool:
+    """Return whether a network's name leaves its NICs and bandwidth open: what it states is read even if not set."""
+    networks = [parse_network(text, 1) for text in (technology, f"{technology}, 2 NICs")]
+    return networks[0].nics is None and not any(network.node_bytes_per_s for network in networks)
+
+
 BYTES = st.none() | st.integers(1, 2**50)
 RATE = st.none() | st.floats(1e-6, 1e6)
 NODES = st.builds(
     NodeType, WORD, COUNT, cpu_model=st.none() | TEXT, cores=COUNT, memory_bytes=BYTES, usable_memory_bytes=BYTES,
     device=st.none() | WORD, gpus=st.integers(0, 16), sockets=st.integers(1, 8), note=TEXT,
-    network_technology=st.none() | WORD, nics=COUNT, scale_up_gpus=COUNT,
+    network_technology=st.none() | WORD.filter(states_no_number), nics=COUNT, scale_up_gpus=COUNT,
     network_bytes_per_s=st.none() | st.integers(1, 10**5).map(lambda gigabits: gigabits * GBIT_BYTES),
 )  # fmt: skip
 BILLING = st.builds(

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import DeviceKind
+from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.interfaces.cli.main import main
 
 GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_embd": 128, "n_head": 4, "vocab_size": 1000, "n_positions": 128}
@@ -29,11 +31,12 @@ def config(tmp_path, monkeypatch):
 
 def test_gpus_that_are_asked_for_leave_no_place_without_gpus():
     catalog = toolbox().catalog
-    needing = resolve_targets(catalog, (), 8, need_gpus=True)
+    work = Workload(ModelSource(ModelKind.HF_CONFIG, "config.json"), gpus=8)
+    needing = resolve_targets(catalog, (), replace(work, needs_gpus=True))
     assert all(target.device.kind is not DeviceKind.CPU for target in needing.targets)
     without = [row for row in needing.unusable if row.kind == "no-gpus"]
     assert {row.reason for row in without} == {"it has no GPUs, and the job asks for 8"}
-    free = resolve_targets(catalog, (), 8)
+    free = resolve_targets(catalog, (), work)
     assert sum(target.device.kind is DeviceKind.CPU for target in free.targets) > 10
 
 
@@ -82,11 +85,10 @@ def test_a_launcher_that_does_not_name_gpus_asks_for_none(launcher, order):
 )
 def test_launched_gpus_rank_no_cpu_node_but_a_cpu_named_by_itself_runs_the_processes(launcher):
     work = read_workload([*launcher.split(), "train.py"])
-    catalog, launched = toolbox().catalog, "gpus" in work.defaulted
-    ranked = resolve_targets(catalog, (), work.gpus, need_gpus=work.needs_gpus, launched=launched).targets
+    ranked = resolve_targets(toolbox().catalog, (), work).targets
     assert ranked
     assert all(target.device.kind is not DeviceKind.CPU for target in ranked)
-    (named,) = resolve_targets(catalog, ["EPYC 7742"], 2, need_gpus=work.needs_gpus, launched=launched).targets
+    (named,) = resolve_targets(toolbox().catalog, ["EPYC 7742"], work).targets
     assert named.device.kind is DeviceKind.CPU
 
 
@@ -114,10 +116,11 @@ def test_a_recommendation_for_gpus_rejects_each_cpu_partition_with_the_reason(co
 
 
 def test_a_named_cpu_place_is_refused_where_gpus_are_asked_for(config):
+    work = read_workload([config], WorkloadOptions(gpus=8))
     with pytest.raises(InvalidInput, match=r"Expanse:compute.*it has no GPUs, and the job asks for 8"):
-        resolve_targets(toolbox().catalog, ["Expanse:compute"], 8, need_gpus=True)
+        resolve_targets(toolbox().catalog, ["Expanse:compute"], work)
     with pytest.raises(InvalidInput, match=r"is a CPU, and --gpus asks for 8: name a GPU"):
-        resolve_targets(toolbox().catalog, ["EPYC 7742"], 8, need_gpus=True)
+        resolve_targets(toolbox().catalog, ["EPYC 7742"], work)
 
 
 def test_nodes_of_an_unknown_number_of_gpus_are_usual_ones_and_the_output_names_them(config, tmp_path):

@@ -109,9 +109,7 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
         InvalidInput: a target is unknown, or the workload cannot be used.
         Untraceable: the model or script could not be traced.
     """
-    places = resolve_targets(
-        tools.catalog, on, workload.gpus, need_gpus=workload.needs_gpus, launched="gpus" in workload.defaulted
-    )
+    places = resolve_targets(tools.catalog, on, workload)
     tracer = Tracer(tools, workload)
     # An uncalibrated CPU reuses the graph of a GPU, so GPUs must be traced first.
     accelerators_first = sorted(places.targets, key=lambda place: place.device.kind is DeviceKind.CPU)

@@ -75,7 +75,7 @@ class _Question(Frozen):
         """Return the estimate of a variant of the workload on the same target."""
         place = self.place
         if workload.gpus != self.workload.gpus:
-            place = next(iter(resolve_targets(self.tools.catalog, [place.name], workload.gpus).targets))
+            place = next(iter(resolve_targets(self.tools.catalog, [place.name], workload).targets))
         return self.at(place, workload)
 
     def at(self, place: ResolvedTarget, workload: Workload) -> Estimate:
@@ -105,9 +105,7 @@ def fit(
     """
     if not 0 < risk < 1:
         raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
-    targets = resolve_targets(
-        tools.catalog, on, workload.gpus, need_gpus=workload.needs_gpus, launched="gpus" in workload.defaulted
-    ).targets
+    targets = resolve_targets(tools.catalog, on, workload).targets
     places = list({_memory_key(place): place for place in targets}.values())
     tracer = Tracer(tools, workload)
     tracers = {workload: tracer}

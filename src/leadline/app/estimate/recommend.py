@@ -29,9 +29,7 @@ def recommend(
         Untraceable: the model or script could not be traced.
     """
     queues = read_queues(waits, tools.catalog)
-    places = resolve_targets(
-        tools.catalog, on, workload.gpus, need_gpus=workload.needs_gpus, launched="gpus" in workload.defaulted
-    )
+    places = resolve_targets(tools.catalog, on, workload)
     _check_targets(places.targets, constraints, on)
     open_places: list[ResolvedTarget] = []
     rejections = list(places.unusable)

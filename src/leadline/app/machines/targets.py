@@ -11,6 +11,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import Catalog
 from leadline.core.recommendation import Rejection
 from leadline.core.systems import NodeType, Partition, System
+from leadline.core.workload import Workload
 from leadline.estimators.parallelism.fabric import usual_server
 
 LOCAL = "local"
@@ -47,23 +48,21 @@ class ResolvedTargets(Frozen):
         return tuple(f"{row.system}:{row.partition}: {row.reason}" for row in self.unusable)
 
 
-def resolve_targets(
-    catalog: Catalog, on: Sequence[str], gpus: int, *, need_gpus: bool = False, launched: bool = False
-) -> ResolvedTargets:
+def resolve_targets(catalog: Catalog, on: Sequence[str], workload: Workload) -> ResolvedTargets:
     """Resolve ``SYSTEM``, ``SYSTEM:PARTITION`` or ``DEVICE`` names; without names, every partition in production.
 
-    With ``need_gpus``, targets without accelerators are unusable. If a launcher alone ``launched`` the GPUs, a CPU that
-    is named by itself runs its processes.
+    Where the workload needs GPUs, targets without accelerators are unusable. If only its launcher asks for them, a CPU
+    that is named by itself runs its processes.
 
     Raises:
         UnknownName: no system or device has that name.
         InvalidInput: a named target has no usable device.
     """
     if on:
-        rows = [row for name in on for row in _named(catalog, name, gpus, need_gpus, launched)]
+        rows = [row for name in on for row in _named(catalog, name, workload)]
     else:
         systems = [system for system in catalog.systems() if not system.status.startswith("decommissioned")]
-        rows = [row for each in systems for row in _placed(catalog, each, each.partitions, gpus, need_gpus)]
+        rows = [row for each in systems for row in _placed(catalog, each, each.partitions, workload)]
     return ResolvedTargets(
         tuple(row for row in rows if isinstance(row, ResolvedTarget)),
         tuple(row for row in rows if isinstance(row, Rejection)),
@@ -99,10 +98,10 @@ def node_device(catalog: Catalog, node: NodeType) -> Device | None:
     )
 
 
-def _named(catalog: Catalog, name: str, gpus: int, need_gpus: bool, launched: bool) -> list[ResolvedTarget | Rejection]:
+def _named(catalog: Catalog, name: str, workload: Workload) -> list[ResolvedTarget | Rejection]:
     """Return the targets of one ``--on`` name: a system (with a partition) first, then a device."""
     if name.casefold() == LOCAL:
-        return [_bare_target(local_device(catalog), gpus, need_gpus and not launched)]
+        return [_bare_target(local_device(catalog), workload)]
     system_name, _, partition = name.partition(":")
     try:
         system = catalog.system(system_name)
@@ -110,7 +109,7 @@ def _named(catalog: Catalog, name: str, gpus: int, need_gpus: bool, launched: bo
         if partition:
             raise
         try:
-            return [_bare_target(catalog.device(name), gpus, need_gpus and not launched)]
+            return [_bare_target(catalog.device(name), workload)]
         except AmbiguousName:
             raise
         except UnknownName as not_a_device:
@@ -118,23 +117,25 @@ def _named(catalog: Catalog, name: str, gpus: int, need_gpus: bool, launched: bo
             fix = "leadline systems list and leadline devices list show the known ones"
             raise UnknownName("system or device", name, names, fix=fix, hint=not_a_device.hint) from not_a_system
     partitions = (system.partition(partition),) if partition else system.partitions
-    rows = list(_placed(catalog, system, partitions, gpus, need_gpus))
+    rows = list(_placed(catalog, system, partitions, workload))
     reasons = sorted({row.reason for row in rows if isinstance(row, Rejection)})
     if reasons and all(isinstance(row, Rejection) for row in rows):
         raise InvalidInput(f"cannot estimate {name}: {'; '.join(reasons)}")
     return rows
 
 
-def _bare_target(device: Device, gpus: int, need_gpus: bool) -> ResolvedTarget:
-    if need_gpus and device.kind is DeviceKind.CPU:
+def _bare_target(device: Device, workload: Workload) -> ResolvedTarget:
+    gpus, is_launched = workload.gpus, "gpus" in workload.defaulted
+    if workload.needs_gpus and not is_launched and device.kind is DeviceKind.CPU:
         raise InvalidInput(f"{device.name} is a CPU, and --gpus asks for {gpus}: name a GPU, or leave --gpus out")
     return ResolvedTarget(Target(device.name, gpus=gpus), device)
 
 
 def _placed(
-    catalog: Catalog, system: System, partitions: Sequence[Partition], gpus: int, need_gpus: bool
+    catalog: Catalog, system: System, partitions: Sequence[Partition], workload: Workload
 ) -> Iterator[ResolvedTarget | Rejection]:
     """Yield the target on each partition, or why it is unusable (``no-gpus`` or ``device-unknown``)."""
+    gpus, need_gpus = workload.gpus, workload.needs_gpus
     for partition in partitions:
         node = partition.node
         place = (system.name, partition.name, node.name)

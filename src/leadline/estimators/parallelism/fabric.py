@@ -87,10 +87,8 @@ class Fabric(Frozen):
         if not self.unknown_link:
             return device, device
         slow, fast = (2 * rate / LINK_EFFICIENCY for rate in (SLOWEST_LINK, FASTEST_LINK))
-        return (
-            replace(device, link_bytes_per_s=slow, scale_up_gpus=None),
-            replace(device, link_bytes_per_s=fast, scale_up_gpus=None),
-        )
+        device = replace(device, scale_up_gpus=None)
+        return replace(device, link_bytes_per_s=slow), replace(device, link_bytes_per_s=fast)
 
 
 def usual_server(device: Device) -> UsualServer:

@@ -25,10 +25,9 @@ from leadline.graphs.hf_config.model import TransformerModel
 from leadline.graphs.hf_config.modules import ModelBuilder
 from leadline.graphs.hf_config.optimizer import hold_states, update_weights
 from leadline.graphs.hf_config.quantization import (
-    FILES_BESIDE,
+    MOST_CONFIG_BYTES,
     CheckpointQuantization,
-    add_quantization,
-    names_quantization,
+    add_file_beside,
     read_quantization,
     stored_precision,
 )
@@ -37,7 +36,6 @@ from leadline.graphs.hf_config.tape import Tape
 from leadline.graphs.hf_config.weight_formats import INT8, ProductKernel, WeightFormat, bitsandbytes_4bit
 
 DEFAULT_SEQUENCE = 2048
-MOST_CONFIG_BYTES = 2**24
 
 
 class _RunSettings(Frozen):
@@ -114,13 +112,7 @@ def read_config(reference: str) -> dict[str, Any]:
 
 def _read_quantization(config: dict[str, Any], workload: Workload) -> CheckpointQuantization | None:
     """Return the checkpoint's quantization; refuse to train its weights, or to quantize them once more."""
-    reference = workload.model.reference
-    path = Path(reference)
-    name = next((name for name in FILES_BESIDE if path.with_name(name).is_file()), "")
-    if name and path.name == "config.json" and not names_quantization(config):
-        reference = str(path.with_name(name))
-        content = parse_json(read_input_text(path.with_name(name), most=MOST_CONFIG_BYTES), label=reference)
-        config = add_quantization(config, content, FILES_BESIDE[name])
+    config, reference = add_file_beside(config, workload.model.reference)
     quantization = read_quantization(config, reference)
     if quantization is None:
         return None

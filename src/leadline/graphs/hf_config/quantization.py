@@ -5,14 +5,18 @@ Each method is one reader of its fields. A method without a reader is refused, b
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from leadline.core.documents import parse_json
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import Precision
+from leadline.files.read import read_input_text
 from leadline.graphs.hf_config.families import FAMILIES
 from leadline.graphs.hf_config.fields import Config, model_values
 from leadline.graphs.hf_config.weight_formats import INT8, ScaleTensor, WeightFormat, bitsandbytes_4bit, grouped
 
+MOST_CONFIG_BYTES = 2**24
 LONGEST, MOST_REPEATS = 300, 5  # characters of a pattern, and repetitions in it
 _NESTED = re.compile(r"[|*+}].*\)[*+{]")  # a repeated group that repeats within, whose search may never end
 _SPELLINGS = (
@@ -99,9 +103,9 @@ def read_quantization(config: Config, reference: str) -> CheckpointQuantization 
     Raises:
         InvalidInput: The method is unknown, or one of its fields is.
     """
-    if not names_quantization(config):
+    section = next(model_values(config, *_SECTIONS), None)
+    if section is None:
         return None
-    section = next(model_values(config, *_SECTIONS))
     if not isinstance(section, dict):
         raise InvalidInput(f"{reference}: quantization_config is {section!r:.80}, but it must be an object")
     method = section.get("quant_method")
@@ -128,18 +132,16 @@ FILES_BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gpt
 """Files beside a ``config.json`` in which ModelOpt, AutoGPTQ and AutoAWQ write the quantization, and its method."""
 
 
-def names_quantization(config: Config) -> bool:
-    """Return whether a configuration has a section about quantization."""
-    return next(model_values(config, *_SECTIONS), None) is not None
-
-
-def add_quantization(config: Config, content: object, method: str) -> Config:
-    """Return a configuration with the quantization of a file beside it."""
-    section = content.get("quantization", content) if isinstance(content, dict) else content
-    return {
-        **config,
-        "quantization_config": {"quant_method": method, **section} if isinstance(section, dict) else section,
-    }
+def add_file_beside(config: Config, reference: str) -> tuple[Config, str]:
+    """Return a configuration and the file that names its quantization: one beside ``config.json`` if only that does."""
+    path = Path(reference)
+    if path.name == "config.json" and next(model_values(config, *_SECTIONS), None) is None:
+        for beside in filter(Path.is_file, map(path.with_name, FILES_BESIDE)):
+            content = parse_json(read_input_text(beside, most=MOST_CONFIG_BYTES), label=str(beside))
+            section = content.get("quantization", content) if isinstance(content, dict) else content
+            named = {"quant_method": FILES_BESIDE[beside.name], **section} if isinstance(section, dict) else section
+            return {**config, "quantization_config": named}, str(beside)
+    return config, reference
 
 
 class _Fields(NamedTuple):

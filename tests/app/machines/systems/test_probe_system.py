@@ -10,6 +10,7 @@ from leadline.app.machines.targets import resolve_targets
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.processes import CompletedProcess
+from leadline.core.workload import ModelKind, ModelSource, Workload
 
 DAY = date(2026, 3, 2)
 DENIED = CompletedProcess(1, "", "slurm_load_node error: Access/permission denied\n")
@@ -256,7 +257,7 @@ def test_a_partition_with_unknown_gpus_is_refused_with_the_reason(probe, tmp_pat
     lab = {"partition": outputs.V22_05_PARTITIONS, "node": outputs.V22_05_NODES}
     probe(**{f"scontrol -a -o show {what}": listing for what, listing in lab.items()})
     with pytest.raises(InvalidInput, match="its GPU model is unknown"):
-        resolve_targets(TomlCatalog(tmp_path), ["reef:gpu"], 1)
+        resolve_targets(TomlCatalog(tmp_path), ["reef:gpu"], Workload(ModelSource(ModelKind.HF_CONFIG, "c.json")))
 
 
 def test_the_file_names_its_author_and_the_file_for_additions(probe, tmp_path):
