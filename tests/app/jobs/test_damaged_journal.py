@@ -177,7 +177,10 @@ def test_a_damaged_page_ends_in_one_sentence(good, folder, capsys, data):
         ("UPDATE event SET kind = 'sung'", "'sung' is not a valid EventKind"),
         ("UPDATE attempt SET document = json_set(document, '$.number', -3) WHERE key = 'a1'", "number is -3"),
         ("UPDATE attempt SET document = json_set(document, '$.started_at', 'x')", "an attempt: Invalid isoformat"),
-        ("UPDATE attempt SET document = replace(hex(zeroblob(50000)), '00', '{\"a\":')", "an attempt: maximum recursion"),
+        (
+            "UPDATE attempt SET document = replace(hex(zeroblob(50000)), '00', '{\"a\":')",
+            "an attempt: maximum recursion",
+        ),
     ],
 )
 def test_the_sentence_names_the_file_the_value_and_the_fix(good, folder, change, says):
