@@ -107,8 +107,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "trust": Benchmark(
         "benchmarks.trust.run",
         "wrong answers of the past, harm by traced scripts, hostile input, a busy machine",
-        (*_source("app", "campaigns", "catalog", "core", "estimators", "graphs", "history", "recommendation",
-                  "training"), "benchmarks/trust"),
+        (*_source("app", "campaigns", "catalog", "core", "estimators", "execution", "files", "graphs", "history", "kit",
+                  "recommendation", "training", "uncertainty"), "benchmarks/trust"),
         seed=1,
     ),
     "quick": Benchmark(

@@ -10,6 +10,7 @@ import msgspec
 
 from benchmarks.results import BenchmarkRow, at_least, at_most, within
 from benchmarks.speed import LLAMA_7B
+from benchmarks.temporary import temporary_files
 from benchmarks.trust.checkpoints import CHECKPOINTS, DEEPSEEK_V3_NEXT_TOKEN_BYTES, UNKNOWN_METHODS
 from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import estimate
@@ -31,6 +32,7 @@ from leadline.recommendation.ranking import rank_candidates
 TOKENS = 128
 
 
+@temporary_files("leadline-trust-")
 def rows() -> list[BenchmarkRow]:
     """Return all rows about answers that need no measured data."""
     return [

@@ -137,6 +137,22 @@ CONFIGS = (
         "text_config": {"model_type": "llama", **SIZES},
     },
 )
+GROUPED_WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": False}
+CHECKPOINTS = tuple(
+    {**LLAMA, "quantization_config": section}
+    for section in (
+        {"quant_method": "gptq", "bits": 4, "group_size": 128, "modules_to_not_convert": ["lm_head"], "lm_head": False},
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+        {"quant_method": "fp8", "weight_block_size": [16, 16], "ignore": ["re:.*gate"]},
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {"group_0": {"weights": GROUPED_WEIGHTS, "targets": ["Linear"]}},
+        },
+        {"quant_method": "torchao", "quant_type": "int4_weight_only", "quant_type_kwargs": {"group_size": 64}},
+        {"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64}}},
+    )
+)  # fmt: skip
+"""Quantized weights, which only inference reads."""
 STEPPED = modules.LOOP.replace("START", "0").replace("LIMIT", "%c_1").replace("STEP", "1")
 CONVOLVED = modules.CONV.replace("OUT", "8x16x16x64").replace("D", "1")
 STABLEHLO = (modules.MLP, modules.GENERIC, STEPPED, CONVOLVED, modules.ADAM)
@@ -225,9 +241,9 @@ READERS = (
         "graphs",
         "config.json",
         Form.JSON,
-        texts(*map(json.dumps, CONFIGS)),
+        texts(*map(json.dumps, (*CONFIGS, *CHECKPOINTS))),
         partial(_read_config, phase=Phase.INFERENCE),
-        2,
+        4,
     ),
     Reader(
         "ONNX",

@@ -76,7 +76,7 @@ def _read_campaign_journal(path: Path, table: str, column: str) -> object:
     text = path.read_bytes().decode("utf-8", "replace")
     with CampaignJournal(path.with_suffix(".sqlite")) as journal:
         journal.plan([(PLANNED, SPEC)])
-        _damage(journal.path, table, column, text)
+        damage(journal.path, table, column, text)
         return campaign_totals(CAMPAIGN, journal.runs())
 
 
@@ -85,11 +85,12 @@ def _read_queue(path: Path, table: str, column: str) -> object:
     text = path.read_bytes().decode("utf-8", "replace")
     with LocalSubmissions(path.with_suffix(".sqlite")) as queue:
         queue.take(SUBMISSION, {"A": "1"}, now_s=1.0)
-        _damage(queue.path, table, column, text)
+        damage(queue.path, table, column, text)
         return queue.in_state(JobState.PENDING), queue.taken(1)
 
 
-def _damage(path: Path, table: str, column: str, text: str) -> None:
+def damage(path: Path, table: str, column: str, text: str) -> None:
+    """Put a text into a column of all rows of a table."""
     connection = sqlite3.connect(path)
     with connection:
         connection.execute(f"UPDATE {table} SET {column} = ?", (text,))  # noqa: S608 - our own names

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from benchmarks.trust.mutations import Form
 
-ROOMS = ("graph_files", "table_files", "stored_files", "job_files", "journal_files", "scheduler_answers")
+ROOMS = (
+    "graph_files", "worker_answers", "table_files", "stored_files", "machine_files", "job_files", "journal_files",
+    "scheduler_answers",
+)  # fmt: skip
 """Modules of this package, each with a table ``READERS``."""
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.results import BenchmarkResult, BenchmarkRow
+from benchmarks.temporary import temporary_files
 from benchmarks.trust import answers, busy, catalog, facts, fuzz, hostile, multi_node
 from leadline.core.errors import InvalidInput, UnknownName
 
@@ -11,6 +12,7 @@ PARTS = ("answers", "catalog", "facts", "hostile", "input", "published", "busy")
 """The last one loads all cores."""
 
 
+@temporary_files("leadline-trust-")
 def run(*, quick: bool = False, data: Path | None = None, only: str | None = None) -> BenchmarkResult:
     """Measure all parts or one; ``data`` is a folder with published runs on several nodes.
 

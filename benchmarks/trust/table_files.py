@@ -14,6 +14,7 @@ from benchmarks.trust.readers import Reader, texts
 from leadline.app.estimate.adapt import measured_steps
 from leadline.app.estimate.queue_waits import read_accounting_file
 from leadline.app.machines.remotes import read_remotes
+from leadline.app.machines.systems import check_catalog
 from leadline.app.workloads.options import read_lengths
 from leadline.app.workloads.read import read_workload
 from leadline.campaigns.spec import read_campaign
@@ -255,6 +256,15 @@ READERS = (
     ),
     Reader("catalog of sites", "catalog", "reef.toml", Form.TOML, texts(SITE), partial(_read_catalog, kind="sites"), 3),
     Reader("catalog additions", "catalog", "reef.toml", Form.TOML, texts(ADDITIONS), _read_additions, 2),
+    Reader(
+        "checked file of the catalog",
+        "catalog",
+        "reef.toml",
+        Form.TOML,
+        texts(SITE, DEVICES, SITE.replace("cores = 48", 'cores = "many"'), DEVICES.replace("gib = 24", "gib = -1")),
+        lambda path: check_catalog(TomlCatalog(), path),
+        2,
+    ),
     Reader("table of runs", "training", "runs.csv", Form.TEXT, texts(*RUNS), read_tables, 3),
     Reader("compressed table of runs", "training", "runs.csv.gz", Form.BINARY, _runs_for_gzip, read_tables, 2),
     Reader(

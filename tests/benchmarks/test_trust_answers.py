@@ -1,7 +1,10 @@
 """The rows about answers: each reproducer meets its target, and published runs are read as workloads."""
 
+import tempfile
+
 import pytest
 
+from benchmarks.trust import answers
 from benchmarks.trust.answers import rows
 from benchmarks.trust.multi_node import published_runs
 
@@ -15,9 +18,23 @@ RUN = {
 """A published run of torchtitan (BSD-3-Clause, docs/performance.md)."""
 
 
-def test_every_reproducer_of_a_wrong_answer_meets_its_target():
+def test_every_reproducer_of_a_wrong_answer_meets_its_target_and_leaves_no_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     missed = [row for row in rows() if not row.met]
     assert missed == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_that_fails_leaves_no_files_either(tmp_path, monkeypatch):
+    def fail():
+        raise OSError("no space left")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(answers, "orders_by_name", fail)
+    with pytest.raises(OSError, match="no space left"):
+        rows()
+    assert list(tmp_path.iterdir()) == []
+    assert tempfile.gettempdir() == str(tmp_path)
 
 
 def test_published_runs_on_several_nodes_are_compared_with_the_interval(tmp_path):

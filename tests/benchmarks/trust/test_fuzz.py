@@ -53,7 +53,8 @@ def readers(monkeypatch):
     return made
 
 
-def test_each_kind_of_fault_is_found_and_the_others_go_on(readers):
+def test_each_kind_of_fault_is_found_and_the_others_go_on(readers, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     began_s = time.process_time()
     result = fuzz.fuzz(fuzz.plan(3 * len(readers), 1, list(readers.values())), limit_s=1.5)
     assert result.inputs == 3 * len(readers)
@@ -62,6 +63,7 @@ def test_each_kind_of_fault_is_found_and_the_others_go_on(readers):
     found = {name: {fault.kind for fault in result.faults if fault.case.reader == name} for name in readers}
     assert found == {name: {kind} - {None} for name, (_, kind) in FAULTS.items()}
     assert time.process_time() - began_s < 5
+    assert list(tmp_path.iterdir()) == []  # also of the processes that were killed
 
 
 def test_a_case_gives_the_same_input_again():
@@ -73,7 +75,7 @@ def test_a_case_gives_the_same_input_again():
 def test_the_full_size_tries_twenty_thousand_inputs_over_all_readers():
     batches = fuzz.plan(fuzz.INPUTS, 1, list(all_readers().values()))
     cases = [case for batch in batches for case in batch]
-    assert len(cases) >= fuzz.LEAST_INPUTS
+    assert len(cases) >= 20_000
     assert {case.reader for case in cases} == {reader.name for reader in all_readers().values() if reader.corpus()}
 
 
@@ -81,4 +83,5 @@ def test_a_small_run_gives_rows_that_meet_their_targets(monkeypatch):
     monkeypatch.setattr(fuzz, "QUICK_INPUTS", 60)
     rows = fuzz.rows(quick=True)
     assert [row.name for row in rows if not row.met] == []
-    assert {row.target for row in rows} == {0, 60}
+    assert {row.target for row in rows} == {0}
+    assert all(row.n >= 60 for row in rows)

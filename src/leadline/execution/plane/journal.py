@@ -344,7 +344,7 @@ class PlaneJournal(SqliteFile):
         """Convert the errors of content that cannot be right."""
         try:
             yield
-        except (ValueError, OverflowError, LeadlineError) as error:
+        except (ValueError, OverflowError, RecursionError, LeadlineError) as error:
             raise self.damaged(f"{name}: {error}") from error
 
 
