@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -98,7 +97,6 @@ class _Session:
         summary = MeasureSummary(
             self.options.out, header["device"]["name"], len(measured), len(remaining), notes=self._notes(header)
         )
-        outcomes: Counter[str] = Counter()
         for point in remaining:
             remaining_s = self.options.minutes * 60 - (time.monotonic() - self.begun)
             if remaining_s <= 0:
@@ -112,10 +110,10 @@ class _Session:
                 summary.left += 1
                 break
             self.file.append(row)
-            outcomes[row["outcome"]] += 1
+            summary.outcomes[row["outcome"]] = summary.outcomes.get(row["outcome"], 0) + 1
             _record_failure(failed, point, row["outcome"])
             summary.in_file += 1
-            summary.outcomes, summary.elapsed_s = dict(outcomes), time.monotonic() - self.begun
+            summary.elapsed_s = time.monotonic() - self.begun
             progress(summary, row)
         summary.elapsed_s = time.monotonic() - self.begun
         return summary

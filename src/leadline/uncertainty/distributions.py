@@ -8,7 +8,6 @@ from typing import Protocol
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
 
-_NORMAL = NormalDist()
 _WIDEST = 8.0
 """Largest spread of a logarithm: above it the exponentials would overflow."""
 
@@ -92,9 +91,7 @@ def log_spreads(interval: Interval) -> tuple[float, float]:
     return below, above
 
 
-@lru_cache(maxsize=1024)
-def _z(probability: float) -> float:
-    return _NORMAL.inv_cdf(probability)
+_z = lru_cache(maxsize=1024)(NormalDist().inv_cdf)
 
 
 def _phi(z: float) -> float:

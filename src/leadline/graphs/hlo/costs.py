@@ -63,10 +63,6 @@ def node_flops(program: FlatProgram, node: HloNode) -> float:
     return float(max(spec.elements for spec in outputs) * OPCODE_TABLE["flops"].get(opcode, 1))
 
 
-def _reduce_flops(_: HloNode, inputs: Specs, outputs: Specs) -> float:
-    return float(max(0, inputs[0].elements - outputs[0].elements)) * len(outputs)
-
-
 def _window_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     window = node.numbers("size")
     # A running sum has a window as long as the axis. Every compiler turns it into a scan.
@@ -76,10 +72,6 @@ def _window_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
         return 2.0 * outputs[0].elements
     elements = outputs[0] if node.opcode == "reduce_window" else inputs[1]
     return float(elements.elements * max(1, math.prod(window) - 1))
-
-
-def _scatter_flops(node: HloNode, inputs: Specs, _: Specs) -> float:
-    return float(inputs[-1].elements) if "add" in node.applied else 0.0
 
 
 def _fft_flops(_: HloNode, __: Specs, outputs: Specs) -> float:
@@ -355,8 +347,9 @@ def _attention(target: str, node: HloNode, inputs: Specs, outputs: Specs) -> Lib
 
 _FLOPS: dict[str, Callable[[HloNode, Specs, Specs], float]] = {
     "dot": lambda node, inputs, _: _matrix_flops(_dot_dims(node, inputs)), "convolution": _convolution_flops,
-    "reduce": _reduce_flops, "reduce_window": _window_flops, "select_and_scatter": _window_flops,
-    "scatter": _scatter_flops, "fft": _fft_flops,
+    "reduce": lambda _, inputs, outputs: float(max(0, inputs[0].elements - outputs[0].elements)) * len(outputs),
+    "reduce_window": _window_flops, "select_and_scatter": _window_flops, "fft": _fft_flops,
+    "scatter": lambda node, inputs, _: float(inputs[-1].elements) if "add" in node.applied else 0.0,
 }  # fmt: skip
 """Opcodes whose arithmetic is not one operation per element."""
 
