@@ -198,8 +198,7 @@ class _Dealer:
         family = cells[0].spec.family
 
         def narrow(candidates: List[_Cell], value: Any, keys: Any) -> List[_Cell]:
-            levels = list(dict.fromkeys(value(cell) for cell in candidates))
-            chosen = self._least(levels, keys)
+            chosen = self._least(list(dict.fromkeys(value(cell) for cell in candidates)), keys)
             return [cell for cell in candidates if value(cell) == chosen]
 
         candidates = narrow(cells, lambda cell: cell.spec.name, lambda name: [("model", name)])

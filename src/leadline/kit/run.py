@@ -218,5 +218,4 @@ def describe_row(row: Dict[str, Any]) -> Tuple[str, str]:
         return row["key"], f"{row['outcome']}: {row['reason']}"
     memory = row["memory"]
     peak = memory["peak_allocated_bytes"] or memory["peak_host_bytes"]
-    text = f"{row['step_s'] * 1e3:.3g} ms" + (f", {peak / 2**20:.0f} MiB" if peak else "")
-    return row["key"], text
+    return row["key"], f"{row['step_s'] * 1e3:.3g} ms" + (f", {peak / 2**20:.0f} MiB" if peak else "")

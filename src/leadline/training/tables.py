@@ -76,8 +76,7 @@ def _parse(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     text = _text(path)
     if not text.strip():
         raise InvalidInput(f"{path} is empty: it needs a line of column names and one line a run")
-    head = text.lstrip().splitlines()[0]
-    delimiter = max(",;\t", key=head.count)
+    delimiter = max(",;\t", key=text.lstrip().splitlines()[0].count)
     reader = csv.reader(io.StringIO(text), delimiter=delimiter)
     try:
         columns = [name.strip() for name in next(reader)]

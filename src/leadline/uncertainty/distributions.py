@@ -43,8 +43,7 @@ class HalfLogNormals(Distribution):
 
     def quantile(self, probability: float) -> float:
         """Return the value that X stays below with this probability."""
-        spread = self._above if probability >= 0.5 else self._below
-        return self._median * math.exp(spread * _z(probability))
+        return self._median * math.exp((self._above if probability >= 0.5 else self._below) * _z(probability))
 
     def above(self, value: float) -> float:
         """Return the probability of X > ``value``."""
@@ -78,8 +77,7 @@ def quantile(interval: Interval, probability: float) -> float:
         raise InvalidInput(f"a risk of {1 - probability:g} is not usable: choose one between 0 and 1, such as 0.05")
     if interval.point <= 0:
         return interval.point
-    spread = log_spreads(interval)[probability >= 0.5]
-    return interval.point * math.exp(spread * _z(probability))
+    return interval.point * math.exp(log_spreads(interval)[probability >= 0.5] * _z(probability))
 
 
 def log_spreads(interval: Interval) -> tuple[float, float]:

@@ -81,8 +81,7 @@ class _Question(Frozen):
 
     def at(self, place: ResolvedTarget, workload: Workload) -> Estimate:
         """Return the estimate of a workload on any target; each workload is traced once."""
-        tracer = self.tracers.setdefault(workload, Tracer(self.tools, workload))
-        return estimate_targets([place], tracer)[0]
+        return estimate_targets([place], self.tracers.setdefault(workload, Tracer(self.tools, workload)))[0]
 
 
 def fit(
@@ -169,8 +168,7 @@ def _answer(question: _Question, estimate: Estimate, batch: int | None, *, chang
             # Changes that fit first, then those that cost only time, then the fastest.
             return not change.fits, list(ChangeCost).index(change.asks), change.slower or float("inf")
 
-        changed = tuple(sorted(undominated, key=rank))
-        answer = replace(answer, changes=changed, notes=(*answer.notes, *refused))
+        answer = replace(answer, changes=tuple(sorted(undominated, key=rank)), notes=(*answer.notes, *refused))
     return answer
 
 
@@ -226,8 +224,7 @@ def _checks(estimate: Estimate, place: ResolvedTarget, risk: float) -> Iterator[
         if place.device.kind is DeviceKind.CPU:
             capacity = capacity or place.device.memory_bytes
         # Each GPU of a node has a process of its own, and each process its own host memory.
-        processes = max(1, -(-place.target.gpus // place.target.nodes))
-        host = estimate.host_memory_bytes.scaled(processes)
+        host = estimate.host_memory_bytes.scaled(max(1, -(-place.target.gpus // place.target.nodes)))
         if capacity is not None or place.device.kind is DeviceKind.CPU:
             yield check_memory("host", host, capacity, risk)
 

@@ -176,8 +176,7 @@ def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     rhs = _layout(node)[1]
     taps = math.prod(_spatial(inputs[1], rhs))
     if math.prod(node.numbers("lhs_dilate")) > 1:
-        groups = node.number("feature_group_count")
-        return 2.0 * inputs[0].elements * taps * inputs[1].shape[rhs.index("o")] / groups
+        return 2.0 * inputs[0].elements * taps * inputs[1].shape[rhs.index("o")] / node.number("feature_group_count")
     return 2.0 * outputs[0].elements * taps * inputs[1].shape[rhs.index("i")]
 
 
@@ -325,8 +324,7 @@ def _convolution(target: str, node: HloNode, inputs: Specs, outputs: Specs) -> L
     elif "BackwardFilter" in target:
         weight, result = result, weight
     flops = 2.0 * result.elements * weight.elements / max(1, weight.shape[_layout(node)[1].index("o")])
-    dims = _convolution_dims(node, source, weight, result)
-    return LibraryCall(OpKind.CONV, flops, dims, _workspace_bytes(outputs))
+    return LibraryCall(OpKind.CONV, flops, _convolution_dims(node, source, weight, result), _workspace_bytes(outputs))
 
 
 def _attention(target: str, node: HloNode, inputs: Specs, outputs: Specs) -> LibraryCall:
