@@ -280,9 +280,9 @@ class RunTimeForecaster:
     def __init__(self, campaign: Campaign, finished: Sequence[Run] = (), cheapest: Configuration | None = None) -> None:
         self.campaign = campaign
         observations = run_observations(finished)
-        self.informed = bool(observations) or (campaign.first_run_s is not None and cheapest is not None)
         if not observations and campaign.first_run_s is not None and cheapest is not None:
             observations = [Observation(cheapest, campaign.first_run_s, sd=GUESS_SD)]
+        self.informed = bool(observations)
         self.model: RunTimeModel = fit_run_time_model(campaign, observations)
 
     def seconds(self, configurations: Sequence[Configuration]) -> list[Interval | None]:

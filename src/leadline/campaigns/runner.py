@@ -304,8 +304,7 @@ class Runner:
         """Return the seconds that the budget leaves for a run; ``None`` without a budget."""
         if self.campaign.budget is None:
             return None
-        cost_per_s = compute_cost(self.campaign, run.spec.resources, 1.0)
-        return max(self._remaining_budget(run, chosen), 0.0) / cost_per_s
+        return max(self._remaining_budget(run, chosen), 0.0) / compute_cost(self.campaign, run.spec.resources, 1.0)
 
     def _remaining_budget(self, excluded: CampaignRun, chosen: dict[str, CampaignRun]) -> float:
         """Return the budget that ended and started runs leave for this run; infinity without a budget."""

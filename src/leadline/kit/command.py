@@ -16,7 +16,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     """Run the measurements and return the exit code: 0 done, 1 failure, 2 usage, 130 interrupted."""
     options = vars(_parser().parse_args(arguments))
     prints_json, out = options.pop("json"), options["out"]
-    signal.signal(signal.SIGTERM, _interrupt)  # as a batch system ends a job
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a batch system ends a job
     try:
         summary = run_measurements(MeasureOptions(**options), _show)
     except KitError as error:
@@ -46,10 +46,6 @@ def _show(summary: MeasureSummary, row: Dict[str, Any]) -> None:
     key, outcome = describe_row(row)
     sys.stderr.write(f"[{summary.in_file}, {summary.elapsed_s:.0f} s] {key}  {outcome}\n")
     sys.stderr.flush()
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:

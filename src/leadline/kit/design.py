@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import islice, product, zip_longest
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from leadline.kit.specs import DECODE, LARGE, SPECS, TRAINING, Spec
@@ -121,14 +121,8 @@ class _Dealer:
         """Yield distinct points, one family at a time, until all families are exhausted."""
         families = sorted(self.cells)
         self.random.shuffle(families)
-        points = {family: self._points(self.cells[family]) for family in families}
-        while points:
-            for family in list(points):
-                point = next(points[family], None)
-                if point is None:
-                    del points[family]
-                else:
-                    yield point
+        turns = zip_longest(*(self._points(self.cells[family]) for family in families))
+        return (point for turn in turns for point in turn if point is not None)
 
     def _points(self, cells: List[_Cell]) -> Iterator[MeasurementPoint]:
         """Yield distinct points of a family: drawn ones until no draw is new, then the remaining ones in any order."""
@@ -204,8 +198,7 @@ class _Dealer:
         family = cells[0].spec.family
 
         def narrow(candidates: List[_Cell], value: Any, keys: Any) -> List[_Cell]:
-            levels = list(dict.fromkeys(value(cell) for cell in candidates))
-            chosen = self._least(levels, keys)
+            chosen = self._least(list(dict.fromkeys(value(cell) for cell in candidates)), keys)
             return [cell for cell in candidates if value(cell) == chosen]
 
         candidates = narrow(cells, lambda cell: cell.spec.name, lambda name: [("model", name)])

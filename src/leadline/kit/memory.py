@@ -3,6 +3,7 @@
 import ctypes
 import ctypes.util
 import gc
+from contextlib import suppress
 from typing import Any, Dict, Optional
 
 import torch
@@ -105,11 +106,8 @@ def _resident_bytes() -> int:
 
 def _kernel_bytes(path: str, name: str) -> Optional[int]:
     """Return a value that the kernel prints in kB; ``None`` if it is absent."""
-    try:
-        with open(path, encoding="ascii", errors="replace") as lines:
-            for line in lines:
-                if line.startswith(name + ":"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        return None
+    with suppress(OSError), open(path, encoding="ascii", errors="replace") as lines:
+        for line in lines:
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) * 1024
     return None

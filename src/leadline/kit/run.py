@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -99,7 +98,6 @@ class _Session:
         summary = MeasureSummary(
             self.options.out, header["device"]["name"], len(measured), len(remaining), notes=self._notes(header)
         )
-        outcomes: Counter[str] = Counter()
         for point in remaining:
             remaining_s = self.options.minutes * 60 - (time.monotonic() - self.begun)
             if remaining_s <= 0:
@@ -113,10 +111,10 @@ class _Session:
                 summary.left += 1
                 break
             self.file.append(row)
-            outcomes[row["outcome"]] += 1
+            summary.outcomes[row["outcome"]] = summary.outcomes.get(row["outcome"], 0) + 1
             _record_failure(failed, point, row["outcome"])
             summary.in_file += 1
-            summary.outcomes, summary.elapsed_s = dict(outcomes), time.monotonic() - self.begun
+            summary.elapsed_s = time.monotonic() - self.begun
             progress(summary, row)
         summary.elapsed_s = time.monotonic() - self.begun
         return summary
@@ -221,5 +219,4 @@ def describe_row(row: Dict[str, Any]) -> Tuple[str, str]:
         return row["key"], f"{row['outcome']}: {row['reason']}"
     memory = row["memory"]
     peak = memory["peak_allocated_bytes"] or memory["peak_host_bytes"]
-    text = f"{row['step_s'] * 1e3:.3g} ms" + (f", {peak / 2**20:.0f} MiB" if peak else "")
-    return row["key"], text
+    return row["key"], f"{row['step_s'] * 1e3:.3g} ms" + (f", {peak / 2**20:.0f} MiB" if peak else "")

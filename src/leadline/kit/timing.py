@@ -137,5 +137,4 @@ def quantile(ordered: List[float], share: float) -> float:
     """Return a quantile of sorted values by linear interpolation."""
     place = share * (len(ordered) - 1)
     low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return ordered[low] + (ordered[min(low + 1, len(ordered) - 1)] - ordered[low]) * (place - low)

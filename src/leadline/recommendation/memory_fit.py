@@ -199,8 +199,7 @@ def _half_precision(workload: Workload, dtypes: frozenset[str]) -> Precision | N
 
 def _precision(workload: Workload) -> Precision:
     # A configuration without a precision is read in bfloat16.
-    default = Precision.BF16 if workload.model.kind is ModelKind.HF_CONFIG else Precision.FP32
-    return workload.precision or default
+    return workload.precision or (Precision.BF16 if workload.model.kind is ModelKind.HF_CONFIG else Precision.FP32)
 
 
 def _smaller_passes(variant: WorkloadVariant, batch: int) -> Iterator[WorkloadVariant]:

@@ -85,10 +85,7 @@ def limit_from_interval(
     base = HalfLogNormals(interval.point, below, above)
     # Spreads in steps of 5 %, so that one cached search serves many similar ones.
     stepped = math.exp(round(math.log(max(above, 1e-4)) / 0.05) * 0.05)
-    return _within(base, risk, _cheapest_risk(stepped, weights.kill, weights.waste, loss), cap)
-
-
-def _within(base: Distribution, risk: float, cheapest: float, cap: float | None) -> Limit:
+    cheapest = _cheapest_risk(stepped, weights.kill, weights.waste, loss)
     if not 0 < risk < 1:
         raise InvalidInput(f"a risk of {risk:g} is not usable: choose one between 0 and 1, such as 0.05")
     chosen = min(risk, cheapest)

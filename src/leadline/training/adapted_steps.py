@@ -77,5 +77,4 @@ def read_adapted_steps(path: Path) -> AdaptedSteps:
         laws = unnest("laws", state)
         return AdaptedSteps(card, OpUtilizationModels.load(laws) if laws else None)
 
-    fix = "delete it, and run leadline adapt again"
-    return read_with_card(path, AdaptedCard, ADAPTED_SCHEMA, restore, fix=fix)
+    return read_with_card(path, AdaptedCard, ADAPTED_SCHEMA, restore, fix="delete it, and run leadline adapt again")

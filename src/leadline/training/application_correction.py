@@ -135,8 +135,7 @@ def read_correction(path: Path) -> ApplicationCorrection:
     def restore(card: CorrectionCard, state: State) -> ApplicationCorrection:
         return ApplicationCorrection(card, IntervalCalibration.load(dict(unnest("calibration", state))))
 
-    fix = "delete it, and it is learned again"
-    return read_with_card(path, CorrectionCard, CORRECTION_SCHEMA, restore, fix=fix)
+    return read_with_card(path, CorrectionCard, CORRECTION_SCHEMA, restore, fix="delete it, and it is learned again")
 
 
 def _too_early(

@@ -1,6 +1,7 @@
 """Files of arrays without pickle, some with a card as JSON; and the cache of fitted models."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import TypeVar
@@ -72,7 +73,5 @@ def load_cached(path: Path, restore: Callable[[State], Restored]) -> Restored | 
 def keep_cached(path: Path, state: State) -> None:
     """Cache arrays."""
     # A lost file costs only the time to fit again, so a full or read-only disk is no error.
-    try:
+    with suppress(OSError):
         write_arrays(path, state)
-    except OSError:
-        return

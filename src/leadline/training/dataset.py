@@ -10,25 +10,14 @@ from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Sample, Scale, TrainingSet, Value
 from leadline.core.trained_model import Feature, FeatureRole
-from leadline.training.records import NODE, RESOURCES, RunRecord, TrainingOptions, in_base_unit, unit_of
+from leadline.training.records import COLUMNS, NODE, RESOURCES, RunRecord, TrainingOptions, in_base_unit, unit_of
 
 FEW = 12
 """Distinct values of a number up to which they are listed as well as its range."""
 LEAST_RANGE = math.log(2)
 """Logarithmic range assumed for a feature above zero that never varied, as in the tabular estimators."""
-TARGETS = {
-    "elapsed_s": "walltime",
-    "host_memory_bytes": "peak host memory",
-    "gpu_memory_bytes": "peak GPU memory",
-    "unit_s": "time of one unit of work",
-}
-"""Target to its name in texts; any other measured metric can be a target too."""
-CENSORED_BY = {
-    "elapsed_s": JobState.TIMEOUT,
-    "host_memory_bytes": JobState.OUT_OF_MEMORY,
-    "gpu_memory_bytes": JobState.OUT_OF_MEMORY,
-}
-"""Target to the final state that makes its metric a lower bound; other states but COMPLETED carry no information."""
+TARGETS: dict[str, str] = COLUMNS["targets"]
+CENSORED_BY = {target: JobState(state) for target, state in COLUMNS["censored_by"].items()}
 LEAST_CONFIGURATIONS = 5
 DEFAULTS = TrainingOptions()
 

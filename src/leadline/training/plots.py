@@ -60,8 +60,7 @@ def predicted_against_measured(trained: TrainedTarget, application: str) -> Figu
         _bars(axes, part, tested=tested)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
     label = TARGETS.get(target, target)
-    axes.set_xlabel(f"measured {label}")
-    axes.set_ylabel(f"predicted {label}, with its 90 % interval")
+    axes.set(xlabel=f"measured {label}", ylabel=f"predicted {label}, with its 90 % interval")
     _set_unit_ticks(axes.xaxis, target, low, high)
     _set_unit_ticks(axes.yaxis, target, low, high)
     errors = {**trained.validated, **trained.tested}
@@ -88,14 +87,12 @@ def error_by_size(trained: TrainedTarget, application: str) -> Figure:
     all_errors = np.concatenate([_errors(part) for part, _ in parts])
     # One run far off would squeeze all others into a line.
     limit = max(15.0, float(np.quantile(np.abs(all_errors), 0.99)) * 1.15)
-    axes.set_ylim(-min(limit, 105), limit)
-    axes.set_xscale("log")
     names = " × ".join(data.scale_features)
-    axes.set_xlabel(f"size of the run ({names})" if names else f"measured {label}")
+    size = f"size of the run ({names})" if names else f"measured {label}"
+    axes.set(xscale="log", xlabel=size, ylim=(-min(limit, 105), limit), ylabel="predicted ÷ measured - 1, %")
     if not names:
         sizes = np.concatenate([part.predicted.measured for part, _ in parts])
         _set_unit_ticks(axes.xaxis, data.target, float(sizes.min()), float(sizes.max()))
-    axes.set_ylabel("predicted ÷ measured - 1, %")
     _set_title(axes, f"{application}: error by scale, {label}", "the band is ±10 %")
     axes.legend(loc="best", frameon=False, fontsize=9, ncols=2)
     return figure
@@ -114,13 +111,12 @@ def draw_learning_curve(trained: TrainedTarget, curve: Sequence[LearningCurvePoi
             f"{point.runs} runs", (point.cost_s, point.mape), textcoords="offset points", xytext=(6, 7), fontsize=9,
             color=INK,
         )  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlim=(min(costs) / 1.4, max(costs) * 1.9))
-    axes.set_ylim(min(errors) / 1.5, max(errors) * 1.7)
-    _set_unit_ticks(axes.xaxis, "elapsed_s", min(costs) / 1.4, max(costs) * 1.9)
+    ends, heights = (min(costs) / 1.4, max(costs) * 1.9), (min(errors) / 1.5, max(errors) * 1.7)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=heights, xlabel="time that the campaign's runs took")
+    _set_unit_ticks(axes.xaxis, "elapsed_s", *ends)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
     # The first digits 2 and 5.
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g} %" if f"{value:.0e}"[0] in "25" else ""))
-    axes.set_xlabel("time that the campaign's runs took")
     axes.set_ylabel(f"mean error on held-out {'full-scale ' if full else ''}runs")
     _set_title(axes, f"{application}: learning curve, {TARGETS.get(target, target)}", trained.selection.winner.name)
     return figure

@@ -38,7 +38,7 @@ LEAF, LEAST_LEAF, LEAVES = 30, 5, 200
 """Jobs in a leaf: at least 30, or fewer where that would make fewer than 200 leaves."""
 FOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Shares of the jobs in time order; the jobs up to each share predict those up to the next."""
-QUANTILES = 40
+QUANTILES, SEED = 40, 0
 LEAST_SEEN = 0.02
 """Least probability of having been observed by which a wait is weighted."""
 
@@ -141,7 +141,7 @@ class _WaitTable(Columns):
 
 
 def fit_queue_wait_model(
-    jobs: Sequence[AccountedJob], now_s: float, *, forecasts: Mapping[str, float] | None = None, seed: int = 0
+    jobs: Sequence[AccountedJob], now_s: float, *, forecasts: Mapping[str, float] | None = None
 ) -> QueueWaitModel:
     """Learn the waits of a site from its accounting.
 
@@ -158,20 +158,20 @@ def fit_queue_wait_model(
         raise InvalidInput(f"{need}, and this accounting has {started}: {MORE}")
     forecast = table.at(np.flatnonzero(table.x[:, FORECAST_COLUMN] != UNKNOWN_VALUE))
     without = np.where(np.arange(len(QUEUE_FEATURES)) == FORECAST_COLUMN, UNKNOWN_VALUE, table.x)
-    plain = _fit(replace(table, x=without), now_s, seed)
+    plain = _fit(replace(table, x=without), now_s)
     if plain is None:
         raise InvalidInput(
             f"cannot validate the wait model: no job of this accounting came after earlier ones had started: {MORE}"
         )
-    return QueueWaitModel(plain, _fit(forecast, now_s, seed) if forecast.started >= LEAST_STARTED else None, now_s)
+    return QueueWaitModel(plain, _fit(forecast, now_s) if forecast.started >= LEAST_STARTED else None, now_s)
 
 
-def _fit(table: _WaitTable, now_s: float, seed: int) -> RecalibratedForest | None:
+def _fit(table: _WaitTable, now_s: float) -> RecalibratedForest | None:
     """Return the recalibrated forest; ``None`` where no job came after enough others had started."""
-    transforms, weights = _held_out_transforms(table, now_s, seed)
+    transforms, weights = _held_out_transforms(table, now_s)
     if not len(transforms):
         return None
-    forest = _grow(*table.observed_by(now_s), TREES, seed)
+    forest = _grow(*table.observed_by(now_s), TREES)
     return RecalibratedForest(forest, Recalibration.of(transforms, weights), table.started)
 
 
@@ -197,28 +197,27 @@ def _wait_table(jobs: Sequence[AccountedJob], forecasts: Mapping[str, float]) ->
     )
 
 
-def _held_out_transforms(table: _WaitTable, now_s: float, seed: int) -> tuple[Array, Array]:
+def _held_out_transforms(table: _WaitTable, now_s: float) -> tuple[Array, Array]:
     """Return the probability integral transforms of waits predicted from earlier jobs, and their weights."""
     transforms, weights = [np.zeros(0)], [np.zeros(0)]
     for begin, end in pairwise(FOLDS):
         first, last = int(begin * len(table.x)), int(end * len(table.x))
-        then_s = float(table.eligible_s[first])
-        before, counts = table.at(np.arange(first)).observed_by(then_s)
+        before, counts = table.at(np.arange(first)).observed_by(float(table.eligible_s[first]))
         rows, row_weights = table.at(np.arange(first, last)).observed_by(now_s)
         if len(before.x) < 2 * LEAF or not len(rows.x):
             continue
-        forest = _grow(before, counts, FOLD_TREES, seed)
+        forest = _grow(before, counts, FOLD_TREES)
         distribution = forest.distribution(rows.x)
         # Jobs that start at once differ by chance only: their transforms are spread over the first step.
         first_step = rows.wait_s <= forest.grid_s[0]
         probability = wait_probability(forest.grid_s, distribution, rows.wait_s)
-        spread = np.random.default_rng(seed).random(len(probability))
+        spread = np.random.default_rng(SEED).random(len(probability))
         transforms.append(np.where(first_step, spread * distribution[:, 0], probability))
         weights.append(row_weights)
     return np.concatenate(transforms), np.concatenate(weights)
 
 
-def _grow(rows: _WaitTable, counts: Array, trees: int, seed: int) -> WaitForest:
+def _grow(rows: _WaitTable, counts: Array, trees: int) -> WaitForest:
     """Grow a forest on indicators of waits; its splits minimise the ranked probability score of their logarithms."""
     try:
         from sklearn.tree import DecisionTreeRegressor  # noqa: PLC0415 - needed to fit alone
@@ -230,17 +229,16 @@ def _grow(rows: _WaitTable, counts: Array, trees: int, seed: int) -> WaitForest:
     # batches of jobs instead of jobs, and a batch counts as the root of its size.
     _, batch, sizes = np.unique(rows.batch, return_inverse=True, return_counts=True)
     weight = counts / np.sqrt(sizes[batch])
-    draw, leaf = np.random.default_rng(seed), max(LEAST_LEAF, min(LEAF, len(x) // LEAVES))
+    draw, leaf = np.random.default_rng(SEED), max(LEAST_LEAF, min(LEAF, len(x) // LEAVES))
     grown = []
     for number in range(trees):
         drawn = draw.poisson(1.0, len(sizes))[batch] * weight
         if not drawn.any():
             continue
         sampled = drawn > 0
-        tree = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=seed + number)
+        tree = DecisionTreeRegressor(min_samples_leaf=leaf, random_state=SEED + number)
         grown.append(tree.fit(x[sampled], y[sampled], sample_weight=drawn[sampled]).tree_)
     converted = convert_trees(grown, base=0.0, rate=1.0)
     # Through float32, the precision of the file: a model predicts the same before and after it is saved.
     shares = np.concatenate([tree.value[:, :, 0] for tree in grown]).astype(np.float32).astype(np.float64)
-    numbered = replace(converted, value=np.arange(len(shares), dtype=np.float64))
-    return WaitForest(numbered, grid_s, shares)
+    return WaitForest(replace(converted, value=np.arange(len(shares), dtype=np.float64)), grid_s, shares)

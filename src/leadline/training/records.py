@@ -1,8 +1,11 @@
 """A run as a row of training data: its features and metrics, before a target is chosen."""
 
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from msgspec import field
 
@@ -17,6 +20,7 @@ Progress = Callable[[str, int, int], None]
 DeviceOf = Callable[[str], Device | None]
 """Name of a device to its catalog entry, or ``None`` for an unknown device."""
 
+COLUMNS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "columns.toml").read_text(encoding="utf-8"))
 NODE = "node_"
 """Prefix of the features that describe the node's hardware."""
 RESOURCES = ("nodes", "cores", "gpus", "memory_bytes", "partition")

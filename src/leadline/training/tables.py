@@ -15,7 +15,9 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Scale, Value
 from leadline.files.read import is_folder, read_input
+from leadline.history.export import REQUESTED
 from leadline.training.records import (
+    COLUMNS,
     DeviceOf,
     RunRecord,
     base_unit,
@@ -25,18 +27,7 @@ from leadline.training.records import (
     unit_of,
 )
 
-BOOKKEEPING = frozenset(
-    ("id", "name", "application", "campaign", "state", "censored", "started_at", "ended_at", "host", "system",
-     "device", "scale", "exit_code", "repeat")
-)  # fmt: skip
-"""Columns that identify a run, and are never features."""
-METRIC_COLUMNS = frozenset(
-    ("elapsed_s", "unit_s", "step_s", "startup_s", "work_s", "cpu_s", "host_memory_bytes", "gpu_memory_bytes",
-     "cgroup_memory_bytes", "processes", "read_bytes", "written_bytes")
-)  # fmt: skip
-"""Columns that are measured, and so are never features."""
-AMOUNTS = ("nodes", "tasks_per_node", "cores_per_task", "gpus_per_node", "memory_bytes_per_node")
-REQUESTED = {name: f"asked_{name}" for name in AMOUNTS}
+BOOKKEEPING, METRIC_COLUMNS = (frozenset(COLUMNS[name]) for name in ("bookkeeping", "metrics"))
 MOST_BYTES = 2**28
 """Size of the largest table, unpacked: its rows take several times as much memory."""
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
@@ -85,8 +76,7 @@ def _parse(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     text = _text(path)
     if not text.strip():
         raise InvalidInput(f"{path} is empty: it needs a line of column names and one line a run")
-    head = text.lstrip().splitlines()[0]
-    delimiter = max(",;\t", key=head.count)
+    delimiter = max(",;\t", key=text.lstrip().splitlines()[0].count)
     reader = csv.reader(io.StringIO(text), delimiter=delimiter)
     try:
         columns = [name.strip() for name in next(reader)]
@@ -205,7 +195,7 @@ class _RunTable:
         )
 
     def _resources(self, at: int) -> dict[str, Value]:
-        requested = self._cells(at, REQUESTED)
+        requested = self._cells(at, {name: f"asked_{name}" for name in REQUESTED})
         nodes = requested.get("nodes") or 1
         factors = {
             "cores": (requested.get("cores_per_task"), nodes, requested.get("tasks_per_node") or 1),

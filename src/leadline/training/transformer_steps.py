@@ -118,13 +118,7 @@ class DecoderStepPrediction(Frozen):
 
 
 def predict_decoder_step(
-    model: StepModel,
-    job: TracedJob,
-    workload: Workload,
-    device: Device,
-    *,
-    fabric: Fabric | None = None,
-    level: float = LEVEL,
+    model: StepModel, job: TracedJob, workload: Workload, device: Device, *, fabric: Fabric | None = None
 ) -> DecoderStepPrediction:
     """Predict a decoder's training step from the trace of one GPU with the whole model.
 
@@ -136,9 +130,9 @@ def predict_decoder_step(
     slower, faster = fabric.link_ends(device)
     ends = (device, fabric.island_bytes_per_s), (faster, fabric.high_bytes_per_s), (slower, fabric.low_bytes_per_s)
     steps = [replace(step, device=each, node_bytes_per_s=rate or None) for each, rate in ends]
-    point, low, high = model.predict(steps, level)
+    point, low, high = model.predict(steps, LEVEL)
     parts = {name: float(seconds[0]) for name, seconds in model.law.parts([step]).items()}
-    on_usual_network = Interval(float(point[0]), float(low[0]), float(high[0]), level)
+    on_usual_network = Interval(float(point[0]), float(low[0]), float(high[0]), LEVEL)
     interval = on_usual_network.widened(float(point[0] / point[1]), float(point[2] / point[0]))
     sentences = (*_sentences(model, step), *fabric.assumptions)
     return DecoderStepPrediction(interval, parts, sentences, _times_outside(model, step))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, Columns, State, Stored, floats, nest, unnest
+from leadline.estimators.tabular.tables import robust_deviation
 
 EXTRAPOLATIONS = "*"
 """Name of the group of extrapolations, whose errors are relative to the estimator's own spread."""
@@ -85,9 +86,7 @@ def _student(freedom: float, scale: float) -> Array:
 
 def _scale_of(errors: Array, weights: Array) -> tuple[float, float]:
     """Return the root mean square of the errors, with outliers clipped at four robust deviations, and their number."""
-    limit = 4 * 1.4826 * float(np.median(np.abs(errors)))
-    clipped = np.minimum(np.abs(errors), limit) if limit > 0 else np.abs(errors)
-    return float(np.sqrt(np.average(clipped**2, weights=weights))), float(weights.sum())
+    return robust_deviation(errors, weights), float(weights.sum())
 
 
 Texts = npt.NDArray[np.str_]

@@ -8,7 +8,6 @@ from typing import Protocol
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
 
-_NORMAL = NormalDist()
 _WIDEST = 8.0
 """Largest spread of a logarithm: above it the exponentials would overflow."""
 
@@ -44,8 +43,7 @@ class HalfLogNormals(Distribution):
 
     def quantile(self, probability: float) -> float:
         """Return the value that X stays below with this probability."""
-        spread = self._above if probability >= 0.5 else self._below
-        return self._median * math.exp(spread * _z(probability))
+        return self._median * math.exp((self._above if probability >= 0.5 else self._below) * _z(probability))
 
     def above(self, value: float) -> float:
         """Return the probability of X > ``value``."""
@@ -79,8 +77,7 @@ def quantile(interval: Interval, probability: float) -> float:
         raise InvalidInput(f"a risk of {1 - probability:g} is not usable: choose one between 0 and 1, such as 0.05")
     if interval.point <= 0:
         return interval.point
-    spread = log_spreads(interval)[probability >= 0.5]
-    return interval.point * math.exp(spread * _z(probability))
+    return interval.point * math.exp(log_spreads(interval)[probability >= 0.5] * _z(probability))
 
 
 def log_spreads(interval: Interval) -> tuple[float, float]:
@@ -92,9 +89,7 @@ def log_spreads(interval: Interval) -> tuple[float, float]:
     return below, above
 
 
-@lru_cache(maxsize=1024)
-def _z(probability: float) -> float:
-    return _NORMAL.inv_cdf(probability)
+_z = lru_cache(maxsize=1024)(NormalDist().inv_cdf)
 
 
 def _phi(z: float) -> float:

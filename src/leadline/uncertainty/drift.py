@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
-from statistics import NormalDist, fmean, median
+from statistics import NormalDist, fmean, median, median_low
 
 from leadline.core.estimate import Interval
 from leadline.core.frozen import Frozen
@@ -198,10 +198,9 @@ def change_point(scores: Sequence[float]) -> int:
 
 def median_ratio(outcomes: Sequence[PredictionOutcome]) -> tuple[float, bool]:
     """Return the median of measured ÷ predicted, and True for a lower bound; censored runs count as endless."""
-    ended = sorted(outcome.log_error for outcome in outcomes if not outcome.censored)
-    middle = (len(outcomes) - 1) // 2
-    if middle < len(ended):
-        return math.exp(ended[middle]), False
+    middle = median_low(math.inf if outcome.censored else outcome.log_error for outcome in outcomes)
+    if middle < math.inf:
+        return math.exp(middle), False
     return math.exp(max(outcome.log_error for outcome in outcomes)), True
 
 

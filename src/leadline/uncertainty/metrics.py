@@ -32,12 +32,12 @@ def underprediction(measured: Sequence[float], predicted: Sequence[float]) -> fl
 
 def up_mape(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the MAPE over the under-predicted points alone (HARP's UP_MAPE), in percent; 0 where there are none."""
-    return 100 * _mean([(y - p) / y for y, p in _rows(measured, predicted) if p < y], none=0.0)
+    return 100 * _mean([(y - p) / y for y, p in _rows(measured, predicted) if p < y] or [0.0])
 
 
 def ov_mape(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the MAPE over the over-predicted points alone (HARP's OV_MAPE), in percent; 0 where there are none."""
-    return 100 * _mean([(p - y) / y for y, p in _rows(measured, predicted) if p > y], none=0.0)
+    return 100 * _mean([(p - y) / y for y, p in _rows(measured, predicted) if p > y] or [0.0])
 
 
 def over_request(measured: Sequence[float], requested: Sequence[float]) -> float:
@@ -61,9 +61,7 @@ def _rows(measured: Sequence[float], *predicted: Sequence[float]) -> Iterator[tu
     return zip(measured, *predicted, strict=True)
 
 
-def _mean(values: Sequence[float], *, none: float | None = None) -> float:
-    if not values and none is not None:
-        return none
+def _mean(values: Sequence[float]) -> float:
     return float(sum(values) / len(values))
 
 

@@ -4,7 +4,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -279,12 +279,9 @@ def _best(device: Device, traced: Sequence[_TracedStep]) -> AdaptedEstimator:
     """Return the adaptation with the smaller error on left-out models: a factor, or a refitted op-utilization model."""
     candidates = [_fit_factor(device, traced)]
     if device.kind is DeviceKind.GPU:
-        try:
+        with suppress(InvalidInput):  # the model does not cover such graphs
             refitted = adapt_op_utilization(shipped_op_utilization(), device, _runs(traced), shipped_device)
-        except InvalidInput:
-            # The model does not cover such graphs.
-            return candidates[0]
-        candidates.append(replace(refitted, error_before=candidates[0].error_before))
+            candidates.append(replace(refitted, error_before=candidates[0].error_before))
     return min(candidates, key=lambda adapted: adapted.error)
 
 

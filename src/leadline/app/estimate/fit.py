@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from leadline.app.estimate.estimate import Toolbox, Tracer, estimate_targets
 from leadline.app.machines.targets import ResolvedTarget, resolve_targets
@@ -80,8 +81,7 @@ class _Question(Frozen):
 
     def at(self, place: ResolvedTarget, workload: Workload) -> Estimate:
         """Return the estimate of a workload on any target; each workload is traced once."""
-        tracer = self.tracers.setdefault(workload, Tracer(self.tools, workload))
-        return estimate_targets([place], tracer)[0]
+        return estimate_targets([place], self.tracers.setdefault(workload, Tracer(self.tools, workload)))[0]
 
 
 def fit(
@@ -127,8 +127,8 @@ def _with_parts(question: _Question, answer: FitReport) -> FitReport:
         *job.notes,
         division.describe_exchange_buffers(workload),
         device_memory.describe_jax_memory(workload, device),
+        answer.estimate.unknown.get("step_s", ""),
     ]
-    notes.append(answer.estimate.unknown.get("step_s", ""))
     first, parts = answer.checks[0], dict[str, float]()
     if any(check.kind == "host" for check in answer.checks):
         parts = host_parts(workload, job, device)
@@ -161,15 +161,14 @@ def _answer(question: _Question, estimate: Estimate, batch: int | None, *, chang
         refused: list[str] = []
         changes_tried = _changes(question, answer, refused)
         helping = [change for change in changes_tried if change.check.needed_bytes < HELPS * checks[0].needed_bytes]
-        helping += _larger_devices(question, answer)
+        helping += islice(_larger_devices(question, answer), LARGER)
         undominated = [change for change in helping if not any(_dominates(better, change) for better in helping)]
 
         def rank(change: FitChange) -> tuple[object, ...]:
             # Changes that fit first, then those that cost only time, then the fastest.
             return not change.fits, list(ChangeCost).index(change.asks), change.slower or float("inf")
 
-        changed = tuple(sorted(undominated, key=rank))
-        answer = replace(answer, changes=changed, notes=(*answer.notes, *refused))
+        answer = replace(answer, changes=tuple(sorted(undominated, key=rank)), notes=(*answer.notes, *refused))
     return answer
 
 
@@ -225,8 +224,7 @@ def _checks(estimate: Estimate, place: ResolvedTarget, risk: float) -> Iterator[
         if place.device.kind is DeviceKind.CPU:
             capacity = capacity or place.device.memory_bytes
         # Each GPU of a node has a process of its own, and each process its own host memory.
-        processes = max(1, -(-place.target.gpus // place.target.nodes))
-        host = estimate.host_memory_bytes.scaled(processes)
+        host = estimate.host_memory_bytes.scaled(max(1, -(-place.target.gpus // place.target.nodes)))
         if capacity is not None or place.device.kind is DeviceKind.CPU:
             yield check_memory("host", host, capacity, risk)
 
@@ -323,7 +321,6 @@ def _larger_devices(question: _Question, answer: FitReport) -> Iterator[FitChang
         for device in question.tools.catalog.devices()
         if device.kind is current.kind and device.vendor == current.vendor and (device.memory_bytes or 0) >= needed
     ]
-    count = 0
     for device in sorted(same_kind, key=lambda device: (device.memory_bytes or 0, device.name)):
         question.progress(device.name)
         place = ResolvedTarget(Target(device.name, gpus=question.workload.gpus), device)
@@ -337,9 +334,6 @@ def _larger_devices(question: _Question, answer: FitReport) -> Iterator[FitChang
         yield FitChange(
             "a larger device", ("--on", f'"{device.name}"'), ChangeCost.HARDWARE, memory_check, estimate.step_s, slower
         )
-        count += 1
-        if count == LARGER:
-            return
 
 
 def _dominates(change: FitChange, dominated: FitChange) -> bool:

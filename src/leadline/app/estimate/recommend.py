@@ -41,8 +41,7 @@ def recommend(
             open_places.append(place)
         else:
             rejections.append(refusal.at(place.system, place.partition, workload.gpus))
-    candidates = _candidates(open_places, Tracer(tools, workload), constraints)
-    timed, notes = add_waits(candidates, queues)
+    timed, notes = add_waits(_candidates(open_places, Tracer(tools, workload), constraints), queues)
     ranked = rank_candidates(timed, constraints, rejections)
     return replace(ranked, notes=(*ranked.notes, *notes))
 

@@ -52,8 +52,7 @@ def find_candidate_nodes(catalog: Catalog, on: Sequence[str], features: Sequence
         UnknownName: no system has that name.
         InvalidInput: a name is a device, which has no node.
     """
-    node_features = {feature.name: feature for feature in features if feature.role is FeatureRole.NODE}
-    spelling = _Spelling(catalog, node_features)
+    spelling = _Spelling(catalog, {feature.name: feature for feature in features if feature.role is FeatureRole.NODE})
     if not on:
         systems = [system for system in catalog.systems() if not system.status.startswith("decommissioned")]
         return [spelling.node(system, partition) for system in systems for partition in system.partitions]

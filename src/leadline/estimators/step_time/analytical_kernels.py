@@ -6,7 +6,9 @@ several tile sizes and splits of the inner sum. A tile loses time in proportion 
 The fit finds a model's parameters and each device's offsets from robust log errors.
 """
 
+import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -42,6 +44,9 @@ WAIT = 0.48
 # How much faster than device memory the last cache may be.
 CACHED = 8.0
 
+# Return kernel and launch seconds of n kernels, given parameters (p,) and the offsets of their devices (n, 3).
+_Parts = Callable[[PlacedKernels, Array, Array], tuple[Array, Array]]
+
 
 class AnalyticalModel(Frozen):
     """Parameter names of a model, with the start of a fit and prior deviations from it.
@@ -52,7 +57,7 @@ class AnalyticalModel(Frozen):
     names: tuple[str, ...]
     start: tuple[float, ...]
     loose: tuple[float, ...]
-    parts: Callable[[PlacedKernels, Array, Array], tuple[Array, Array]]
+    parts: _Parts
     wait: float = WAIT
 
 
@@ -82,7 +87,7 @@ def lower_bound_s(placed: PlacedKernels) -> Array:
 
 
 def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
-    kernels, p = placed.kernels, dict(zip(_NAMES, at.tolist(), strict=True))
+    kernels, p = placed.kernels, dict(zip(PRODUCT_MODEL.names, at.tolist(), strict=True))
     busy_s = _best(p, placed, kernels.b, kernels.m, kernels.k)
     again = 4 * kernels.b * kernels.n * kernels.k * np.maximum(kernels.m / 128 - 1, 0)
     missed = 1 / (1 + placed.l2_bytes / (kernels.width * kernels.n * kernels.k))
@@ -170,39 +175,21 @@ def _streamed(placed: PlacedKernels, cached: float) -> Array:
     return np.asarray(moved / (1 + inside * np.expm1(np.logaddexp(0.0, cached))))
 
 
-# Logarithms. Tiles lose in proportion to `lost` however small they are: they need other instructions and operands, and
-# parts stay empty. An inner-sum step keeps a compute unit busy for at least 1000 exp(hide) operations.
-_NAMES = ("lost", "edge", "small", "narrow", "modern", "side", "depth", "split", "wave", "hide", "cap",
-          "wide", "reach", "ramp", "launch", "fast", "transform")  # fmt: skip
-PRODUCT_MODEL = AnalyticalModel(
-    _NAMES,
-    (-2.0, 2.0, -1.0, -2.0, 0.1, 0.0, 3.0, 1.0, 1.0, 0.8, 0.2, -2.0, 0.3, 0.7, 3.4, 0.2, 0.3),
-    (1.0, 1.0, 1.0, 1.0, 0.15, 0.5, 1.0, 1.0, 1.0, 0.7, 0.05, 1.0, 0.3, 0.5, 1.0, 0.5, 1.0),
-    _computing,
-)
+_PRIORS = tomllib.loads((Path(__file__).parent / "analytical_kernels.toml").read_text(encoding="utf-8"))
 
 
-def _varied(
-    model: AnalyticalModel, start: Mapping[str, float], loose: Mapping[str, float], wait: float = WAIT
-) -> AnalyticalModel:
-    """Return the model with another start and other prior deviations of the named parameters."""
-    starts, deviations = map(start.get, model.names, model.start), map(loose.get, model.names, model.loose)
-    return AnalyticalModel(model.names, tuple(starts), tuple(deviations), model.parts, wait)
+def _model(group: str, parts: _Parts, *, base: str = "", wait: float = WAIT) -> AnalyticalModel:
+    """Return the model with the priors of a group, which changes some of those of its ``base``."""
+    priors = _PRIORS.get(base, {}) | _PRIORS[group]
+    start, loose = zip(*priors.values(), strict=True)
+    return AnalyticalModel(tuple(priors), start, loose, parts, wait)
 
 
-# In batches of small products those steps decide. The fit has another minimum, where the circumference of tiles (edge)
-# does; it fits whatever devices are learned worse, and is where a fit ends that begins as for large products.
-BATCHED_MODEL = _varied(PRODUCT_MODEL, {"hide": 4.2}, {})
-CONVOLUTION_MODEL = _varied(PRODUCT_MODEL, {"split": 9.0, "ramp": 2.3}, {"modern": 0.03}, wait=0.0)
-STREAMING_MODEL = AnalyticalModel(
-    ("reach", "cached", "cost", "ramp", "launch"), (0.25, 0.5, 5.0, 0.7, 3.3), (0.3, 1.0, 0.7, 0.5, 1.0), _streaming
-)
-NORMALIZATION_MODEL = AnalyticalModel(
-    ("reach", "cached", "cost", "again", "row", "ramp", "launch"),
-    (0.2, 0.5, 4.0, 0.0, 0.0, 0.7, 3.5),
-    (0.3, 1.0, 1.0, 1.0, 0.7, 0.7, 1.0),
-    _normalising,
-)
+PRODUCT_MODEL = _model("product", _computing)
+BATCHED_MODEL = _model("batched", _computing, base="product")
+CONVOLUTION_MODEL = _model("convolution", _computing, base="product", wait=0.0)
+STREAMING_MODEL = _model("streaming", _streaming)
+NORMALIZATION_MODEL = _model("normalizing", _normalising)
 _MODELS = {PRODUCT: PRODUCT_MODEL, BATCHED: BATCHED_MODEL, CONVOLUTION: CONVOLUTION_MODEL, NORM: NORMALIZATION_MODEL,
            MATRIX: PRODUCT_MODEL}  # fmt: skip
 

@@ -271,8 +271,7 @@ def _waited_s(group: int, at: Array) -> float:
 
 def kernel_groups(placed: PlacedKernels) -> IntArray:
     """Return the position in ``KERNEL_GROUPS`` of each kernel."""
-    computing = np.isin(placed.kernels.law, COMPUTING)
-    return np.asarray(np.where(computing & placed.matrix, MATRIX, placed.kernels.law))
+    return np.asarray(np.where(np.isin(placed.kernels.law, COMPUTING) & placed.matrix, MATRIX, placed.kernels.law))
 
 
 # Standard deviation of ln(true ÷ predicted) of a whole step: of the 45 runs of transformers published with NeuSight,

@@ -1,39 +1,16 @@
 """Mapping of operators to the kernels of the calibration sweep, and the sizes that decide speed."""
 
 import math
+import tomllib
 from collections.abc import Container, Mapping
+from pathlib import Path
+from typing import Any
 
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
 
-# Sweep operator → operators with the same cost behaviour.
-_ALIKE = {
-    "addmm": "linear addmv", "mm": "mv matmul", "bmm": "baddbmm", "sum": "dot prod max min linalg_vector_norm",
-    "convolution": "mkldnn_convolution cudnn_convolution conv2d", "add": "sub mul", "mul_scalar": "rsub neg abs",
-    "hardtanh": "clamp hardsigmoid", "relu": "leaky_relu", "exp": "elu softplus log sin cos", "gelu": "erf",
-    "tanh_backward": "sigmoid_backward", "threshold_backward": "leaky_relu_backward", "silu": "hardswish",
-    "silu_backward": "hardswish_backward elu_backward", "hardtanh_backward": "hardsigmoid_backward",
-    "bernoulli_": "native_dropout bernoulli uniform_ normal_ randn", "sqrt": "rsqrt reciprocal",
-    "where": "masked_fill",
-    "fill_": "zeros ones full zero_ zeros_like ones_like new_zeros empty_like select_backward",
-    "copy_": "_to_copy _adaptive_avg_pool2d_backward slice_backward",
-    "clone": "contiguous split_with_sizes_copy repeat", "lerp_": "lerp", "addcmul_": "addcmul",
-    "addcdiv_": "addcdiv", "cat": "stack", "index_put_": "index_put _index_put_impl_", "index_add_": "index_add",
-    "scatter_add_": "scatter_add scatter scatter_", "_softmax": "_safe_softmax",
-    "native_batch_norm": "_native_batch_norm_legit", "mean": "var_mean amax argmax",
-    "native_batch_norm_inference": "_native_batch_norm_legit_no_training", "max_pool2d_with_indices": "avg_pool2d",
-    "max_pool2d_with_indices_backward": "avg_pool2d_backward", "mean_window": "_adaptive_avg_pool2d",
-    "upsample_nearest2d": "upsample_bilinear2d", "pow": "pow_",
-    "upsample_nearest2d_backward": "upsample_bilinear2d_backward",
-}  # fmt: skip
-STANDS_FOR = {name: swept for swept, names in _ALIKE.items() for name in names.split()}
-
-# Kind → representative of operators in no table.
-BY_KIND = {
-    OpKind.GEMM: "mm", OpKind.CONV: "convolution", OpKind.ATTENTION: "attention", OpKind.RNN: "lstm",
-    OpKind.NORM: "native_layer_norm", OpKind.SOFTMAX: "_softmax", OpKind.POOL: "max_pool2d_with_indices",
-    OpKind.ELEMENTWISE: "add", OpKind.REDUCTION: "sum", OpKind.EMBEDDING: "embedding", OpKind.INDEX: "index_select",
-    OpKind.COPY: "clone", OpKind.OPTIMIZER: "addcmul_", OpKind.OTHER: "add", OpKind.COMMUNICATION: "copy_",
-}  # fmt: skip
+OPERATORS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "operators.toml").read_text(encoding="utf-8"))
+STANDS_FOR = {name: swept for swept, names in OPERATORS["alike"].items() for name in names}
+BY_KIND = {OpKind(kind): family for kind, family in OPERATORS["representatives"].items()}
 
 
 def kernel_family(op: Op, measured: Container[tuple[str, str]]) -> str:

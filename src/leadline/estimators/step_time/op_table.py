@@ -9,17 +9,11 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.estimators.ports import Array, IntArray, Mask
 from leadline.estimators.recent_cache import RecentCache
-from leadline.estimators.step_time.kernel_families import plain_name
+from leadline.estimators.step_time.kernel_families import OPERATORS, plain_name
 from leadline.estimators.step_time.roofline import MATRIX_KINDS
 
-_BOTH_WAYS = (
-    "conv_depthwise", "conv_grouped", "conv_pointwise", "conv_dense", "gemm", "batched_gemm", "attention", "rnn",
-    "batch_norm", "layer_norm", "group_norm", "other_norm", "softmax", "max_pool", "average_pool", "adaptive_pool",
-    "upsample", "cast", "clone", "cat", "pad", "reflection_pad", "fill", "add", "mul", "relu", "transcendental",
-    "pointwise", "reduction", "embedding", "index", "other",
-)  # fmt: skip
-# Kernel classes with weights of their own; backward passes are separate.
-KERNEL_CLASSES = (*_BOTH_WAYS, *(f"{name}_backward" for name in _BOTH_WAYS), "optimizer")
+_CLASSES: list[str] = OPERATORS["classes"]
+KERNEL_CLASSES = (*_CLASSES, *(f"{name}_backward" for name in _CLASSES), "optimizer")
 DTYPES = ("float32", "float16", "bfloat16", "tf32", "float64", "float8_e4m3fn", "int8")
 # Columns of `OpTable.sizes`.
 SIZE_COLUMNS = 16
@@ -28,15 +22,8 @@ LARGEST_INDEX = 2**31
 
 _INDEX = {name: number for number, name in enumerate(KERNEL_CLASSES)}
 
-_COPIES = {
-    "_to_copy": "cast", "to": "cast", "clone": "clone", "contiguous": "clone", "copy_": "clone", "copy": "clone",
-    "repeat": "clone", "cat": "cat", "stack": "cat", "constant_pad_nd": "pad", "reflection_pad2d": "reflection_pad",
-    "reflection_pad2d_backward": "reflection_pad", "replication_pad2d": "reflection_pad",
-}  # fmt: skip
-_POINTWISE = {
-    "add": "add", "sub": "add", "rsub": "add", "mul": "mul", "div": "mul", "relu": "relu", "threshold_backward": "relu",
-}  # fmt: skip
-_TRANSCENDENTAL = ("gelu", "silu", "sigmoid", "tanh", "exp", "erf", "mish", "swish", "pow", "sqrt", "log", "softplus")
+_COPIES: dict[str, str] = OPERATORS["copies"]
+_POINTWISE: dict[str, str] = OPERATORS["pointwise"]
 
 
 class OpTable(Frozen):
@@ -173,7 +160,7 @@ def _forward_class(op: Op, name: str) -> str:  # noqa: PLR0911 - a table of kind
         case OpKind.COPY:
             return _COPIES.get(name, "fill")
         case OpKind.ELEMENTWISE:
-            if any(word in name for word in _TRANSCENDENTAL):
+            if any(word in name for word in OPERATORS["transcendental"]):
                 return "transcendental"
             return _POINTWISE.get(name.rstrip("_"), "pointwise")
         case _:

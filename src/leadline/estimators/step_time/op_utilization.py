@@ -196,8 +196,7 @@ def predict_graphs_and_ops(basis: OpBasis, weights: OpUtilization) -> tuple[Arra
     """Return the seconds of a step and their spread for each graph (g,), and the seconds per call of each op (n,)."""
     power = op_powers(basis, weights, op_residuals(basis, weights))
     step_s, device_s = step_and_device_s(basis, power, weights.launch_s)
-    spread = _spread(basis, weights, slopes_s(basis, power), device_s)
-    return step_s, spread, multiples_s(basis, power)
+    return step_s, _spread(basis, weights, slopes_s(basis, power), device_s), multiples_s(basis, power)
 
 
 def op_residuals(basis: OpBasis, weights: OpUtilization) -> Array:
@@ -267,8 +266,7 @@ def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
     if (absent := table.matrix & (named == 0)).any():
         dtype = DTYPES[table.dtypes[absent][0]]
         raise InvalidInput(f"{device.name} has no {dtype} peak in the catalog, so its speed is not known")
-    peak = np.where(table.matrix, named, vector)
-    return table.flops / peak, table.bytes / bytes_per_s
+    return table.flops / np.where(table.matrix, named, vector), table.bytes / bytes_per_s
 
 
 def _roofline_s(table: OpTable, busy_s: Array, traffic_s: Array) -> Array:

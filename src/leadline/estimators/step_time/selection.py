@@ -103,8 +103,7 @@ def find_step_group(graph: OpGraph, device: Device) -> StepGroup:
     dtype = max(by_dtype, key=lambda candidate: by_dtype[candidate]) if by_dtype else "float32"
     if dtype == "float32" and domain is Domain.VISION and "tf32" in device.peak_flops_per_s:
         dtype = "tf32"
-    phase = "training" if graph.is_training else "inference"
-    return StepGroup(domain, PRECISIONS.get(dtype, dtype), phase)
+    return StepGroup(domain, PRECISIONS.get(dtype, dtype), "training" if graph.is_training else "inference")
 
 
 def _sum_flops(graph: OpGraph, field: str) -> dict[str, float]:

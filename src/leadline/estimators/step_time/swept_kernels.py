@@ -160,8 +160,7 @@ def _adapted(fitted: FittedKernels, number: int, samples: KernelSamples) -> tupl
     whole = effects[next(i for i, (_, kind) in enumerate(keys) if kind < 0)].copy()
     if launches:
         whole[0] = float(np.median(list(launches.values())))
-    surface = _fit_residuals(fitted, number, samples, at, effects[groups, np.arange(3)])
-    return whole, launches, SweptGroup(at, surface)
+    return whole, launches, SweptGroup(at, _fit_residuals(fitted, number, samples, at, effects[groups, np.arange(3)]))
 
 
 def _fit_residuals(

@@ -330,8 +330,7 @@ class TransformerStepModel(Stored):
         """
         features = step_terms(steps)
         point, slopes = predict_seconds(self.theta, features), _slopes(self.theta, features)
-        x = (efficiency_features(steps) - self.middle) / self.scale
-        remainder, unsure = self.process.predict(x)
+        remainder, unsure = self.process.predict((efficiency_features(steps) - self.middle) / self.scale)
         parameter_variance = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
         magnitudes = log_magnitudes(steps)
         beyond = np.maximum(np.maximum(magnitudes - self.most, self.least - magnitudes), 0.0).max(axis=1)

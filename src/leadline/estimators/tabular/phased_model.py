@@ -226,8 +226,7 @@ class PhasedModel(Frozen):
         """Return the fitted phases that ``dump`` gave."""
         phases = {}
         for phase in (str(name) for name in state["phases"]):
-            recipe = self.recipe if phase in (WORK, WHOLE) else self.phase_recipe
-            phases[phase] = recipe.load(unnest(phase, state))
+            phases[phase] = (self.recipe if phase in (WORK, WHOLE) else self.phase_recipe).load(unnest(phase, state))
         return FittedPhasedModel(self.name, phases)
 
 

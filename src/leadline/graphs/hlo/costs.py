@@ -63,10 +63,6 @@ def node_flops(program: FlatProgram, node: HloNode) -> float:
     return float(max(spec.elements for spec in outputs) * OPCODE_TABLE["flops"].get(opcode, 1))
 
 
-def _reduce_flops(_: HloNode, inputs: Specs, outputs: Specs) -> float:
-    return float(max(0, inputs[0].elements - outputs[0].elements)) * len(outputs)
-
-
 def _window_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     window = node.numbers("size")
     # A running sum has a window as long as the axis. Every compiler turns it into a scan.
@@ -76,10 +72,6 @@ def _window_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
         return 2.0 * outputs[0].elements
     elements = outputs[0] if node.opcode == "reduce_window" else inputs[1]
     return float(elements.elements * max(1, math.prod(window) - 1))
-
-
-def _scatter_flops(node: HloNode, inputs: Specs, _: Specs) -> float:
-    return float(inputs[-1].elements) if "add" in node.applied else 0.0
 
 
 def _fft_flops(_: HloNode, __: Specs, outputs: Specs) -> float:
@@ -184,8 +176,7 @@ def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     rhs = _layout(node)[1]
     taps = math.prod(_spatial(inputs[1], rhs))
     if math.prod(node.numbers("lhs_dilate")) > 1:
-        groups = node.number("feature_group_count")
-        return 2.0 * inputs[0].elements * taps * inputs[1].shape[rhs.index("o")] / groups
+        return 2.0 * inputs[0].elements * taps * inputs[1].shape[rhs.index("o")] / node.number("feature_group_count")
     return 2.0 * outputs[0].elements * taps * inputs[1].shape[rhs.index("i")]
 
 
@@ -333,8 +324,7 @@ def _convolution(target: str, node: HloNode, inputs: Specs, outputs: Specs) -> L
     elif "BackwardFilter" in target:
         weight, result = result, weight
     flops = 2.0 * result.elements * weight.elements / max(1, weight.shape[_layout(node)[1].index("o")])
-    dims = _convolution_dims(node, source, weight, result)
-    return LibraryCall(OpKind.CONV, flops, dims, _workspace_bytes(outputs))
+    return LibraryCall(OpKind.CONV, flops, _convolution_dims(node, source, weight, result), _workspace_bytes(outputs))
 
 
 def _attention(target: str, node: HloNode, inputs: Specs, outputs: Specs) -> LibraryCall:
@@ -355,8 +345,9 @@ def _attention(target: str, node: HloNode, inputs: Specs, outputs: Specs) -> Lib
 
 _FLOPS: dict[str, Callable[[HloNode, Specs, Specs], float]] = {
     "dot": lambda node, inputs, _: _matrix_flops(_dot_dims(node, inputs)), "convolution": _convolution_flops,
-    "reduce": _reduce_flops, "reduce_window": _window_flops, "select_and_scatter": _window_flops,
-    "scatter": _scatter_flops, "fft": _fft_flops,
+    "reduce": lambda _, inputs, outputs: float(max(0, inputs[0].elements - outputs[0].elements)) * len(outputs),
+    "reduce_window": _window_flops, "select_and_scatter": _window_flops, "fft": _fft_flops,
+    "scatter": lambda node, inputs, _: float(inputs[-1].elements) if "add" in node.applied else 0.0,
 }  # fmt: skip
 """Opcodes whose arithmetic is not one operation per element."""
 

@@ -171,8 +171,7 @@ class _ProgramWriter(Struct):
         elif opcode in ("call", "async_start") and instruction.called:
             inside = self._called(instruction.called[0])
             function = re.sub(r"_\d+$", "", inside.name)
-            around = f"{self._around(instruction)}/jit({function})"
-            tree = self._call(inside, operands, names, count, loop, around)
+            tree = self._call(inside, operands, names, count, loop, f"{self._around(instruction)}/jit({function})")
         elif opcode == "while":
             tree = self._loop(instruction, operands, names, count)
         elif opcode == "conditional":

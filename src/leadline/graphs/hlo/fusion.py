@@ -8,7 +8,8 @@ reads.
 """
 
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
+from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 
 from msgspec import Struct
 
@@ -289,21 +290,17 @@ class _KernelMerger:
 
     def ordered(self) -> list[FusedKernel]:
         """Return the kernels, each after those it reads from, else in the program's order."""
-        waits = [self._makers(kernel) - {position} for position, kernel in enumerate(self.kernels)]
-        followers: dict[int, list[int]] = {}
-        for position, earlier in enumerate(waits):
-            for kernel in earlier:
-                followers.setdefault(kernel, []).append(position)
-        ready = [(kernel.nodes[-1], position) for position, kernel in enumerate(self.kernels) if not waits[position]]
-        heapify(ready)
+        makers = enumerate(map(self._makers, self.kernels))
+        order = TopologicalSorter({position: earlier - {position} for position, earlier in makers})
+        order.prepare()
+        ready: list[tuple[int, int]] = []
         kernels: list[FusedKernel] = []
-        while ready:
-            position = heappop(ready)[1]
-            kernels.append(self.kernels[position])
-            for later in followers.get(position, ()):
-                waits[later].discard(position)
-                if not waits[later]:
-                    heappush(ready, (self.kernels[later].nodes[-1], later))
+        while order.is_active():
+            for position in order.get_ready():
+                heappush(ready, (self.kernels[position].nodes[-1], position))
+            first = heappop(ready)[1]
+            kernels.append(self.kernels[first])
+            order.done(first)
         return kernels
 
 

@@ -33,8 +33,7 @@ def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         InvalidInput: The file cannot be read, is no such text, or does not train although the workload does.
     """
     reference = workload.model.reference
-    path = Path(reference)
-    content = read_input(path)
+    content = read_input(Path(reference))
     if content.startswith(BYTECODE):
         raise InvalidInput(
             f"{reference} is MLIR bytecode, but Leadline reads text: write it with jax.jit(f).lower(…).as_text()"

@@ -1,6 +1,7 @@
 """Find how often a loop runs, by tracking the few whole numbers that its condition reads."""
 
 import operator
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -63,11 +64,7 @@ def _first_refused(continues: Callable[[int], bool | None]) -> int | None:
         high *= 2
         if high > MOST_TRIPS:
             return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if continues(middle) else (low, middle)
-    return high
+    return bisect_left(range(high), True, lo=high // 2, key=lambda trip: not continues(trip))  # noqa: FBT003
 
 
 def _constant_step(before: KnownNumber, once: KnownNumber, twice: KnownNumber) -> int | None:

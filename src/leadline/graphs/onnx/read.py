@@ -91,19 +91,16 @@ def _fix_inputs(model: Message, workload: Workload, batch: int) -> None:
                 dim.dim_value = shape[axis]
             elif axis == 0 and (dim.dim_value == 0 or workload.batch):
                 dim.dim_value = batch
+            elif dim.dim_value == 0 and axis == 1 and workload.sequence:
+                dim.dim_value = workload.sequence
             elif dim.dim_value == 0:
-                dim.dim_value = _symbolic_size(workload, value.name, dim.dim_param, axis)
+                raise InvalidInput(
+                    f"dimension {dim.dim_param or axis} of input {value.name} of {workload.model.reference} has no "
+                    "size: give --input, or --seq"
+                )
     del model.graph.value_info[:]
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
-
-
-def _symbolic_size(workload: Workload, name: str, symbol: str, axis: int) -> int:
-    if axis == 1 and workload.sequence:
-        return workload.sequence
-    raise InvalidInput(
-        f"dimension {symbol or axis} of input {name} of {workload.model.reference} has no size: give --input, or --seq"
-    )
 
 
 @dataclass(slots=True)
@@ -238,5 +235,4 @@ def _flops(kind: OpKind, dims: dict[str, int], inputs: list[TensorSpec], outputs
     if kind is OpKind.RNN and len(inputs) >= 3:
         steps, batch = inputs[0].shape[:2]
         return 2.0 * steps * batch * (inputs[1].elements + inputs[2].elements)
-    per_element = FLOPS_PER_ELEMENT.get(kind, 1)
-    return float(per_element * max(size.elements for size in (*inputs, *outputs)))
+    return float(FLOPS_PER_ELEMENT.get(kind, 1) * max(size.elements for size in (*inputs, *outputs)))

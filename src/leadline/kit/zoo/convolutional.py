@@ -10,8 +10,7 @@ CLASSES = 1000
 
 
 def _conv(into: int, out: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> List[nn.Module]:
-    conv = nn.Conv2d(into, out, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return [conv, nn.BatchNorm2d(out)]
+    return [nn.Conv2d(into, out, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(out)]
 
 
 class Residual(nn.Module):

@@ -60,8 +60,7 @@ def _text(lowered: Any) -> str:
 
 def _step(request: Dict[str, Any], shapes: List[Any]) -> Step:
     """Return the step from the result of the user's function."""
-    names = runpy.run_path(request["target"], run_name="leadline_model")
-    build = names.get(request["function"])
+    build = runpy.run_path(request["target"], run_name="leadline_model").get(request["function"])
     if not callable(build):
         raise ScriptFailure(f"{request['target']} defines no function {request['function']!r}: check the name")
     built = _call_builder(build, shapes)
