@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.plane.fault_causes import Outage
 from benchmarks.plane.fault_disk import Disk
 from benchmarks.plane.fault_jobs import Death
+from benchmarks.plane.fault_journal import SUFFIXES, JournalSwap
 from benchmarks.plane.fault_plane import PlaneProcess
 from benchmarks.plane.fault_shims import SACCT_FAULTS, SBATCH_FAULTS, SlurmShims
 from benchmarks.plane.fault_staff import SiteStaff
@@ -119,6 +120,7 @@ class Injector:
     ssh: SshServer
     staff: SiteStaff
     rng: random.Random
+    swap: JournalSwap
     struck: "Counter[Fault]" = field(default_factory=Counter)
     deaths: list[Death] = field(default_factory=list)
     log: list[tuple[float, str]] = field(default_factory=list)
@@ -133,7 +135,8 @@ class Injector:
 
     def strike(self, fault: Fault) -> bool:
         """Inject a fault; return False if it is active already, or nothing is there that it could strike."""
-        detail = self._inject(fault)
+        # The others choose a job from the journal, or move that.
+        detail = self._inject(fault) if fault not in PATIENT or self.has_own_journal else ""
         if not detail:
             return False
         self.struck[fault] += 1
@@ -149,6 +152,11 @@ class Injector:
     def has_journal(self) -> bool:
         """Whether the plane has a journal, so that it may be killed."""
         return "journal" not in self._down
+
+    @property
+    def has_own_journal(self) -> bool:
+        """Whether the plane's journal is in its place, so that jobs may be submitted to it."""
+        return "own journal" not in self._down
 
     def supervise(self) -> None:
         """Restart the plane if it has ended by itself, as a service manager does."""
@@ -317,7 +325,7 @@ class Injector:
         return f"{key} for {self._later(SHORT_S, self._again(f'hold {key}', release)):.1f} s" if key else ""
 
     def _journal(self) -> str:
-        """Remove the journal under the running plane, which has the jobs in memory."""
+        """Remove the journal under the running plane, which has the jobs in memory; then let a new plane find them."""
         # A job that was submitted a moment ago may be in the journal alone, and a new plane has not read it yet.
         recent = time.monotonic() - self.submitted_s < READ_S
         if recent or not self._down.isdisjoint({"plane", "disk", "variables", "journal"}) or not self.plane.has_jobs():
@@ -326,14 +334,14 @@ class Injector:
         if not journal.open_jobs():
             journal.close()
             return ""
-        for name in ("", "-wal", "-shm"):
-            self.staff.journal.with_name(self.staff.journal.name + name).unlink(missing_ok=True)
+        for suffix in SUFFIXES:
+            self.staff.journal.with_name(self.staff.journal.name + suffix).unlink(missing_ok=True)
         self._lock("journal")
         self._later(RETRY_S, self._again("journal", partial(self._written_again, journal)))
         return "removed"
 
     def _written_again(self, removed: PlaneJournal) -> None:
-        """Return once the plane has written its jobs again; keep the jobs that had ended in the removed journal.
+        """Let a new plane find the jobs once the first has written them again, and keep those that had ended.
 
         Raises:
             LeadlineError: it has not yet.
@@ -346,6 +354,9 @@ class Injector:
         # Only now: the plane may have closed some of them while its file was removed.
         self.closed |= {job.key: job for job in removed.newest_jobs() if job.closed}
         removed.close()
+        self._lock("own journal")
+        self.swap.move_away()
+        self._later(RETRY_S, self._again("own journal", self.swap.put_back))
 
     def _again(self, part: str, heal: Callable[[], None]) -> Callable[[], None]:
         """Return what heals a fault; a daemon that does not start without another one is started again later."""

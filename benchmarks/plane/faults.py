@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.plane.fault_causes import read_verdicts, wrong_causes
 from benchmarks.plane.fault_disk import journal_disk
 from benchmarks.plane.fault_jobs import DesignedJob, FaultTally, LedgerRun, design_jobs, read_ledger, tally_faults
+from benchmarks.plane.fault_journal import JournalSwap
 from benchmarks.plane.fault_kinds import FULL, PATIENT, QUICK, SSH_PART, Fault, Injector, strike_times
 from benchmarks.plane.fault_plane import PlaneProcess
 from benchmarks.plane.fault_shims import first_on_path, make_shims
@@ -86,6 +87,8 @@ class FaultCampaign:
     causes: int = 0
     log: list[tuple[float, str]] = field(default_factory=list)
     refused: int = 0
+    living: int = 0
+    unfound: list[str] = field(default_factory=list)
     disk: str = ""
     elapsed_s: float = 0.0
     settled_s: float = 0.0
@@ -121,6 +124,8 @@ def _together(campaigns: Sequence[FaultCampaign]) -> FaultCampaign:
         total.attempts += done.attempts
         total.causes += done.causes
         total.refused += done.refused
+        total.living += done.living
+        total.unfound += done.unfound
         total.elapsed_s += done.elapsed_s
         total.settled_s = max(total.settled_s, done.settled_s)
         parts = zip(astuple(total.tally), astuple(done.tally), strict=True)
@@ -143,6 +148,8 @@ def rows_of(done: FaultCampaign, *, quick: bool) -> list[BenchmarkRow]:
                 how=_some(done.tally.wrong)),
         at_most("wrong causes under faults", len(done.tally.causes), 0, "attempts", n=done.causes,
                 how=_some(done.tally.causes)),
+        at_most("living jobs not found by a plane without its journal", len(done.unfound), 0, "jobs", n=done.living,
+                how=_some(done.unfound)),
         at_most("planes that ended by themselves", len(done.ends), 0, "times",
                 how=_some(done.ends) or f"{done.refused} could not begin, as their disk was full"),
         BenchmarkRow("until all was settled, after the last fault", done.settled_s, "s", n=count),
@@ -174,6 +181,7 @@ def run(folder: Path, size: FaultCampaignSize, seed: int) -> FaultCampaign:
         done.tally, done.causes = replace(tally, lost=lost, causes=causes), len(verdicts)
         done.starts, done.attempts = len(runs), len({run.attempt for run in runs})
         done.struck[Fault.SBATCH] = injector.shims.used()["sbatch"]  # an order that nobody took is no fault
+        done.living, done.unfound = injector.swap.living, injector.swap.unfound
         done.ends, done.disk, done.refused = injector.plane.ends, injector.disk.how, injector.plane.refused
     done.elapsed_s = time.monotonic() - began_s
     return done
@@ -207,7 +215,8 @@ def _stage(folder: Path, size: FaultCampaignSize, rng: random.Random) -> Iterato
         )  # fmt: skip
         staff = SiteStaff(cluster, Path(settings.journal or ""), rng)
         staff.set_up()
-        yield Injector(cluster, plane, shims, disk, server, staff, rng), settings
+        swap = JournalSwap(staff.journal, plane, cluster)
+        yield Injector(cluster, plane, shims, disk, server, staff, rng, swap), settings
 
 
 def _strike(
@@ -240,7 +249,8 @@ def _strike(
             _, event = coming.popleft()
             if event() is False and now_s < size.lasts_s + AGAIN_S:
                 insort(coming, (now_s + AGAIN_S, event), key=lambda event: event[0])
-        if handing and handing[0][0] <= now_s and _submit(Path(settings.journal or ""), handing[0][1]):
+        hands = handing and handing[0][0] <= now_s and injector.has_own_journal
+        if hands and _submit(Path(settings.journal or ""), handing[0][1]):
             handing.popleft()
             injector.submitted_s = time.monotonic()
         time.sleep(0.02)

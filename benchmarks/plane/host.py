@@ -30,6 +30,8 @@ CANNOT_BEGIN = 75
 """Exit code of a plane that could not begin but may later (``EX_TEMPFAIL`` of sysexits.h)."""
 SETTINGS, JOURNAL, OFFSET, ENDS, USAGE = "host.json", "journal.sqlite", "clock-offset", "ends.jsonl", "usage.json"
 VERDICTS, READY = "verdicts.jsonl", "ready"
+SYSTEM = "cluster"
+"""Name of the system in the journal, as in the places of the jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +143,15 @@ def plane_of(folder: Path) -> Plane:
         config = Path(settings.ssh_config) if settings.ssh_config else None
         transport = SshTransport(settings.ssh, config=config, sockets=Path(settings.sockets or folder))
     scheduler = SlurmScheduler(
-        "cluster", PurePosixPath(settings.jobs or folder / "jobs"), transport, python=settings.python,
+        SYSTEM, PurePosixPath(settings.jobs or folder / "jobs"), transport, python=settings.python,
         timeout_s=settings.timeout_s,
     )  # fmt: skip
     clock = OffsetClock(folder / OFFSET)
+    journal = PlaneJournal(Path(settings.journal or folder / JOURNAL), clock)
     return Plane(
-        PlaneJournal(Path(settings.journal or folder / JOURNAL), clock), lambda _: scheduler,
-        ReportingPlane(folder / ENDS), diagnose=RecordedDiagnosis(folder / VERDICTS), decide=cautious_decision,
-        clock=clock, intervals=replace(PollIntervals(), **settings.patience),
+        journal, lambda _: scheduler, ReportingPlane(folder / ENDS), diagnose=RecordedDiagnosis(folder / VERDICTS),
+        decide=cautious_decision, clock=clock, intervals=replace(PollIntervals(), **settings.patience),
+        search={SYSTEM} - journal.searched_systems(),
     )  # fmt: skip
 
 

@@ -23,16 +23,19 @@ from benchmarks.plane.fault_jobs import (
     read_ledger,
     tally_faults,
 )
+from benchmarks.plane.fault_journal import JournalSwap
 from benchmarks.plane.fault_kinds import FULL, SSH_PART, Fault, strike_times
 from benchmarks.plane.fault_shims import first_on_path, make_shims
 from benchmarks.plane.fault_staff import SiteStaff
 from benchmarks.plane.faults import LEAST_FAULTS, fault_rows
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState as S
-from leadline.core.plane import Attempt
+from leadline.core.plane import Attempt, EventKind
 from leadline.core.plane import FailureCause as C
+from leadline.core.processes import CompletedProcess
 from leadline.execution.clock import iso_utc
-from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.plane.journal import NewEvent, PlaneJournal
+from leadline.execution.plane.recovery import FOUND_AGAIN
 from leadline.execution.processes import run_process
 from tests.support import slurm_cluster, ssh_server
 
@@ -207,6 +210,51 @@ def test_where_nothing_can_be_mounted_the_size_of_files_is_limited(tmp_path):
         assert filled is (b"File too large" in failed)
         assert filled is not (said == b"written\n")
     disk.free(one.pid)  # one that ended has no limits
+
+
+class Stopped:
+    """A plane process that never runs."""
+
+    def kill(self):
+        return False
+
+    def start(self):
+        pass
+
+
+class Queue:
+    """A cluster that only lists jobs."""
+
+    def __init__(self, *ids):
+        self.ids = ids
+
+    def run(self, *_, **__):
+        return CompletedProcess(0, "".join(f"{number}\n" for number in self.ids), "")
+
+
+def test_a_moved_journal_is_put_back_once_its_living_jobs_were_looked_for(tmp_path):
+    path, job = tmp_path / "journal", designed("well").job
+    attempts = [
+        Attempt(f"a{number}", job.key, number, PLACE, job.spec.resources, scheduler_id=f"{number}")
+        for number in (1, 2, 3)
+    ]
+    with PlaneJournal(path) as journal:
+        journal.add([job])
+        journal.write(attempts=attempts)
+    swap = JournalSwap(path, Stopped(), Queue("1", "2", "9"))
+    swap.move_away()
+    with pytest.raises(LeadlineError, match="made no new one"):
+        swap.put_back()
+    with PlaneJournal(path) as journal:
+        with pytest.raises(LeadlineError, match="has not looked for its jobs"):
+            swap.put_back()
+        found = replace(job, key="a1", attempts=(replace(attempts[0], job="a1"),))
+        journal.restore([found], [NewEvent(EventKind.POLL, details={"system": PLACE.system, FOUND_AGAIN: 1})])
+    swap.put_back()
+    assert (swap.living, swap.unfound) == (2, [f"{job.key} a2 as 2"])
+    with PlaneJournal(path) as journal:
+        assert [kept.key for kept in journal.open_jobs()] == [job.key]
+    assert {file.name for file in tmp_path.iterdir()} == {"journal"}
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ class ClusterQueries:
 
     def living_clusters(self, known: Collection[str]) -> set[str]:
         """Return the clusters whose accounting lists a living job of a submission that is not known."""
-        rows = self._names("--allclusters", spans=(("now", "now"),))
+        rows = self._names("--allclusters", spans=(("now", "now+1day"),))
         jobs = (
             (cluster.strip(), job)
             for cluster, job_id, state, _, *named in rows
