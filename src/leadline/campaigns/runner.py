@@ -287,8 +287,7 @@ class Runner:
             self.journal.cancel([*self._open])
 
     def _is_hopeless(self) -> bool:
-        completed = any(run.state is JobState.COMPLETED for run in self.runs.values())
-        if len(self.ended) < MIN_HOPELESS_RUNS or completed:
+        if len(self.ended) < MIN_HOPELESS_RUNS or any(run.state is JobState.COMPLETED for run in self.runs.values()):
             return False
         return failure_summaries(self.ended, self.folder)[0].count == len(self.ended)
 

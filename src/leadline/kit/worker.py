@@ -41,8 +41,7 @@ def serve(parent: int) -> None:
     from leadline.kit.design import MeasurementPoint  # noqa: PLC0415 - after torch was found to be there
 
     for line in sys.stdin:
-        row = bench.measure(MeasurementPoint(**json.loads(line)))
-        _reply(answers, {"row": row, "spent": bench.spent})
+        _reply(answers, {"row": bench.measure(MeasurementPoint(**json.loads(line))), "spent": bench.spent})
 
 
 def _open(request: Dict[str, Any], answers: TextIO) -> Any:
@@ -56,8 +55,7 @@ def _open(request: Dict[str, Any], answers: TextIO) -> Any:
     if device_type == "cpu":
         limit_host_memory()
     nvml, reason = open_meters(device_type)
-    header = machine_header(device_type, nvml, reason) if request["header"] else {}
-    _reply(answers, {"header": header})
+    _reply(answers, {"header": machine_header(device_type, nvml, reason) if request["header"] else {}})
     return PointMeasurer(device_type, nvml, TimingLimits.preset(quick=request["quick"]), ops=request["ops"])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
 
 OPERATORS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "operators.toml").read_text(encoding="utf-8"))
-STANDS_FOR = {name: swept for swept, names in OPERATORS["alike"].items() for name in names}
+STANDS_FOR: dict[str, str] = {name: swept for swept, names in OPERATORS["alike"].items() for name in names}
 BY_KIND = {OpKind(kind): family for kind, family in OPERATORS["representatives"].items()}
 
 
