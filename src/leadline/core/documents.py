@@ -117,7 +117,7 @@ def explain_read_error(error: OSError | ValueError) -> str:
     """Return the reason why a text file could not be read, and the fix: ``Permission denied; make it readable``."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not text in UTF-8; save it in that encoding"
-    fixes = {IsADirectoryError: "name a file in it", PermissionError: "make it readable"}
+    fixes: dict[type[Exception], str] = {IsADirectoryError: "name a file in it", PermissionError: "make it readable"}
     reason = error.strerror if isinstance(error, OSError) else None  # a path with a NUL is a ValueError
     return f"{reason or error}; {fixes.get(type(error), 'check the path')}"
 

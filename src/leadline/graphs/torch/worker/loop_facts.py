@@ -298,7 +298,7 @@ def _read_options(
     """Fall back on the script's own command-line options."""
     for names, is_limit in ((STEP_OPTIONS, True), (EPOCH_OPTIONS, False)):
         for name in names:
-            value = observed.options.get(name)
+            value: Any = observed.options.get(name)
             if is_count(value):
                 notes.append(f"{value:g} {'steps' if is_limit else 'epochs'} are read from the option {name}")
                 return _apply_step_limit(per_epoch, None, int(value)) if is_limit else (per_epoch, value)
