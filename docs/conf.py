@@ -1,5 +1,6 @@
 """Sphinx configuration of the documentation."""
 
+import sys
 from pathlib import Path
 
 from leadline import __version__
@@ -14,6 +15,7 @@ myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 html_theme = "furo"
 exclude_patterns = ["_build"]
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def setup(app):
@@ -24,8 +26,9 @@ def setup(app):
 
 def _write_schemas(app, exception):
     """Publish the JSON Schema of each document below schemas/."""
+    from json_schemas import DOCUMENTS, json_schema
+
     from leadline.core.documents import to_json
-    from leadline.interfaces.documents import DOCUMENTS, json_schema
 
     if exception is None and app.builder.format == "html":
         for name in DOCUMENTS:
@@ -35,7 +38,7 @@ def _write_schemas(app, exception):
 
 
 def _write_reference(app, page, source):
-    from leadline.interfaces.cli.reference import reference
+    from cli_reference import reference
 
     if page == "reference/cli":
         source[0] = source[0].replace("<!-- reference -->", reference())

@@ -120,7 +120,7 @@ def journals() -> tuple[bytes, ...]:
     """Return a journal of three jobs and two attempts."""
     with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
         path = Path(folder, "journal.sqlite")
-        write_journal(path)
+        write_journal(path)  # type: ignore[no-untyped-call]  # the tests have no types
         connection = sqlite3.connect(path)
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.close()

@@ -27,7 +27,7 @@ GRAPH = OpGraph((PRODUCT, SAVED), (StorageEvent(0, 1, 64), StorageEvent(1, 1, -6
 JOB = TracedJob(GRAPH, LoopFacts(batch=4, epochs=2.5, samples=80), notes=("2 epochs",), longer=(GRAPH,))
 ANSWER = to_json({"job": JOB, "compiled": True})
 LOWERED = json.dumps({"text": modules.MLP, "notes": ["a note"], "jax": "0.7"})
-CONFINED = '{"confinement": "this machine offers nothing", "possible_harms": ["the network"]}'
+CONFINED = '{"confinement": "this machine offers nothing", "harm": "this machine offers nothing"}'
 
 
 def _answering(path: Path, name: str) -> ProcessRunner:

@@ -32,7 +32,6 @@ from leadline.core.campaigns import (
     ParameterKind,
     PlannedRun,
 )
-from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
@@ -250,19 +249,6 @@ def test_a_runner_that_died_before_it_stored_an_outcome_runs_nothing_twice(tmp_p
     assert run_campaign(a_campaign(tmp_path), file, planned(2)).tally.completed == 2
     assert (tmp_path / "ran").read_text() == "0\n1\n"
     assert [run.state for run in history(tmp_path)] == [JobState.COMPLETED] * 2
-
-
-def test_a_folder_of_a_version_before_the_first_release_is_refused_and_kept(tmp_path, file):
-    campaign, runs = a_campaign(tmp_path), planned(1)
-    folder = tmp_path / "old"
-    folder.mkdir()
-    (folder / "campaign.json").write_text(to_json(campaign))
-    (folder / "journal.sqlite").write_text("runs")
-    for use in (lambda: campaign_status(folder), lambda: run_campaign(campaign, file, runs, folder=folder)):
-        with pytest.raises(LeadlineError, match="of a version before the first release"):
-            use()
-    assert (folder / "journal.sqlite").read_text() == "runs"
-    assert not (tmp_path / "ran").exists()
 
 
 # --- with a runner in a process of its own, which is killed

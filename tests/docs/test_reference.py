@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.cli_reference import reference
 from leadline.interfaces.cli.commands import COMMANDS, load_command
-from leadline.interfaces.cli.reference import reference
 
 ROOT = Path(__file__).parents[2]
 

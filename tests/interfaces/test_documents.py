@@ -5,7 +5,7 @@ import json
 import pytest
 
 import leadline
-from leadline.interfaces.documents import DOCUMENTS, json_schema
+from docs.json_schemas import DOCUMENTS, json_schema
 
 jsonschema = pytest.importorskip("jsonschema")
 

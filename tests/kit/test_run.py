@@ -223,8 +223,8 @@ def test_a_python_without_torch_is_refused_in_one_sentence(tmp_path):
         ({"minutes": 0}, "--minutes 0 is no time to measure in"),
         ({"minutes": float("nan")}, "--minutes nan is no time to measure in"),
         ({"python": "/nowhere/python"}, "/nowhere/python cannot be started (No such file or directory)"),
-        ({"out": "/nowhere/rows.jsonl"}, "the folder /nowhere is not there: make it"),
-        ({"out": "/tmp"}, "/tmp is a folder: give --out a file"),  # noqa: S108 - it is never written to
+        ({"out": "/nowhere/rows.jsonl"}, "/nowhere/rows.jsonl cannot be written (No such file or directory): name"),
+        ({"out": "/tmp"}, "/tmp cannot be written (Is a directory): name another file with --out"),  # noqa: S108 - it is never written to
     ],
 )
 def test_an_impossible_request_is_refused_and_leaves_no_file(change, says, tmp_path):

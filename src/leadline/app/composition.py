@@ -12,7 +12,7 @@ from leadline.core.errors import MissingExtra
 from leadline.core.estimate import EstimatorChoice
 from leadline.execution.processes import run_process
 from leadline.execution.transport.environment import run_without_settings
-from leadline.files.read import is_file
+from leadline.files.read import exists
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,8 +92,7 @@ def trained_model(path: Path) -> "ApplicationModel":
     from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads on use
 
     kept = settings.data_dir() / "models" / f"{path}.npz"
-    is_name = path.parent == Path() and not is_file(path) and is_file(kept)
-    return load_model(kept if is_name else path)
+    return load_model(kept if path.parent == Path() and not exists(path) and exists(kept) else path)
 
 
 @cache

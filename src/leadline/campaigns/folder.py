@@ -10,10 +10,9 @@ from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
 from leadline.files.atomic import write_atomically
 from leadline.files.lock import file_lock, lock_holder
+from leadline.files.read import read_input
 
 JOURNAL = "plane.sqlite"
-EARLIER_JOURNAL = "journal.sqlite"
-"""The journal of versions that ran campaigns without the plane."""
 PARSED = "campaign.json"
 COPY = "campaign.toml"
 LOCK = "runner.lock"
@@ -49,29 +48,17 @@ def read_stored_campaign(folder: Path) -> Campaign:
     Raises:
         LeadlineError: there is none.
     """
-    try:
-        text = (folder / PARSED).read_bytes()
-    except OSError as error:
-        raise LeadlineError(f"{folder} holds no campaign ({error.strerror}): check its path") from error
-    return from_json(text, Campaign, label=str(folder / PARSED))
+    content = read_input(folder / PARSED, label=f"{folder} holds no campaign: {PARSED}")
+    return from_json(content, Campaign, label=str(folder / PARSED))
 
 
 def has_journal(folder: Path) -> bool:
     """Return True if the runs of a campaign are stored in a folder."""
-    return (folder / JOURNAL).exists() or (folder / EARLIER_JOURNAL).exists()
+    return (folder / JOURNAL).exists()
 
 
 def open_journal(folder: Path) -> CampaignJournal:
-    """Open the journal of a campaign.
-
-    Raises:
-        LeadlineError: it is that of a version before the first release.
-    """
-    if (folder / EARLIER_JOURNAL).exists():
-        raise LeadlineError(
-            f"{folder} holds runs of a version before the first release, which cannot be read: run the campaign in "
-            "another folder with --folder"
-        )
+    """Open the journal of a campaign."""
     return CampaignJournal(folder / JOURNAL)
 
 

@@ -15,9 +15,9 @@ def is_file(path: str | Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - see above
 
 
-def is_folder(path: str | Path) -> bool:
-    """Return whether a user's word names a folder, in the same way."""
-    return os.path.isdir(path)  # noqa: PTH112 - see above
+def exists(path: str | Path) -> bool:
+    """Return whether a user's word names a file, a pipe or a folder, in the same way."""
+    return os.path.exists(path)  # noqa: PTH110 - see above
 
 
 def read_input(path: Path, *, most: int = MOST_BYTES, label: str = "", fix: str = "") -> bytes:

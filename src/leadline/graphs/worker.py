@@ -28,7 +28,7 @@ class WorkerFailure(Frozen):
 class WorkerAnswer(Frozen):
     """The answer of a worker: a failure, or a job of PyTorch, or the text of a JAX module with the memory it plans.
 
-    ``confinement`` is the sentence on what the kernel held back, and ``possible_harms`` are those that it did not.
+    ``confinement`` is the sentence on what the kernel held back; ``harm`` is the same if any harm was possible.
     """
 
     failure: WorkerFailure | None = None
@@ -39,17 +39,12 @@ class WorkerAnswer(Frozen):
     notes: tuple[str, ...] = ()
     memory: dict[str, int] | None = None
     confinement: str = ""
-    possible_harms: tuple[str, ...] = ()
-
-    @property
-    def harm_notes(self) -> tuple[str, ...]:
-        """The sentence on the confinement if any harm was possible."""
-        return (self.confinement,) if self.possible_harms else ()
+    harm: str = ""
 
     def raise_failure(self) -> None:
         """Raise ``Untraceable`` with the reason, the user's line and the possible harms, if the worker failed."""
         if self.failure:
-            raise Untraceable(self.failure.reason, self.failure.location, note="".join(self.harm_notes))
+            raise Untraceable(self.failure.reason, self.failure.location, note=self.harm)
 
 
 def function_request(workload: Workload, kind: str, example: str) -> dict[str, Any]:
@@ -81,8 +76,8 @@ def run_worker(
         answer, confined = (_read(file, target) for file in (answer_file, answer_file.with_name("confinement.json")))
     if not (answer.failure or answer.job or answer.text):
         answer = WorkerAnswer(WorkerFailure(_exit_reason(completed, target, request["wall_s"])))
-    failure, harms = answer.failure or confined.failure, confined.possible_harms
-    return replace(answer, failure=failure, confinement=confined.confinement, possible_harms=harms)
+    failure = answer.failure or confined.failure
+    return replace(answer, failure=failure, confinement=confined.confinement, harm=confined.harm)
 
 
 def _read(file: Path, target: str) -> WorkerAnswer:

@@ -14,7 +14,7 @@ from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Scale, Value
-from leadline.files.read import is_folder, read_input
+from leadline.files.read import read_input
 from leadline.history.export import REQUESTED
 from leadline.training.records import (
     COLUMNS,
@@ -46,7 +46,7 @@ def read_tables(
         InvalidInput: a file cannot be read, or has a wrong row; the message names the line.
     """
     files = [path]
-    if is_folder(path):
+    if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.name.endswith(TABLE_SUFFIXES) and file.name[0] != ".")
     if not files:
         raise InvalidInput(f"the folder {path} holds no table: put {', '.join(TABLE_SUFFIXES[:2])} files of runs there")

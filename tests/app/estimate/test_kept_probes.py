@@ -9,7 +9,7 @@ import pytest
 
 from leadline.app import settings
 from leadline.app.estimate.estimate import Toolbox, estimate
-from leadline.app.estimate.kept_probes import ENVIRONMENT, file_digests
+from leadline.app.estimate.kept_probes import ENVIRONMENT, file_digests, nearby_modules
 from leadline.app.jobs.probe import ProbeLimits, probe
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
@@ -18,7 +18,6 @@ from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.graph import OpGraph, TracedJob
 from leadline.core.hardware import Calibration, Device, DeviceKind
 from leadline.core.workload import ModelKind
-from leadline.files.modules import nearby_modules
 
 LOOP = "import time\nfor epoch in range(1000):\n    for i in range(10): time.sleep(0.002)\n"
 TRACED = Interval(5000.0, 1000.0, 20_000.0)
@@ -130,10 +129,11 @@ def test_a_module_of_the_working_folder_counts_where_python_looks_there(monkeypa
 
 
 def test_installed_packages_and_hidden_folders_are_no_modules_of_the_script():
-    for folder in (".git", "__pycache__", "venv/lib", "env/site-packages/torch"):
+    for folder in (".git", "__pycache__", "venv/lib", "env/site-packages/torch", "miniconda/lib"):
         Path(folder).mkdir(parents=True)
         Path(folder, "net.py").write_text("width = 8\n")
     Path("venv/pyvenv.cfg").touch()
+    Path("miniconda/conda-meta").mkdir()
     Path("loop").symlink_to(".")
     assert [path.name for path in nearby_modules(Path())] == ["train.py"]
 

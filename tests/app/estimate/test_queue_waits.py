@@ -136,7 +136,7 @@ def test_a_damaged_cache_is_fitted_again(tmp_path):
 
 
 def test_an_accounting_is_read_from_standard_input(monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO(as_text(accounting())))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(as_text(accounting()).encode())))
     assert {"Pitzer"} == set(read_queues(["Pitzer=-"], Catalog()))
 
 

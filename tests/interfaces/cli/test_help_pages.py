@@ -2,10 +2,10 @@
 
 import json
 
+from docs.cli_reference import help_pages
 from leadline.interfaces.cli.main import HELP_FILE, help_page, main
-from leadline.interfaces.cli.reference import help_pages
 
-REWRITE = "run python -m leadline.interfaces.cli.reference"
+REWRITE = "run python docs/cli_reference.py"
 
 
 def test_the_stored_help_is_that_of_the_commands():

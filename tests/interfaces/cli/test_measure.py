@@ -58,7 +58,7 @@ def test_the_kit_is_written_and_runs_without_leadline(tmp_path, capsys):
         (["--out", "rows.jsonl", "--kit", "kit.pyz"], "name either --out FILE"),
         (["--out", "rows.jsonl", "--minutes", "soon"], "invalid value for '--minutes'"),
         (["--out", "rows.jsonl", "--minutes", "0"], "--minutes 0 is no time to measure in"),
-        (["--out", "none/rows.jsonl"], "is not there: make it, or give --out a file in another"),
+        (["--out", "none/rows.jsonl"], "none/rows.jsonl cannot be written (No such file or directory): name another"),
         (["--out", "thesis.txt"], "thesis.txt is no file of measurements: give --out another file"),
         (["--out", "rows.jsonl", "--device", "tpu"], "--device tpu is not known: give auto, cpu or cuda"),
     ],

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 from leadline.app import settings
@@ -19,7 +20,6 @@ from leadline.core.progress import Probe
 from leadline.core.units import format_duration
 from leadline.core.workload import Dataset, ModelKind, Workload
 from leadline.files.atomic import write_atomically
-from leadline.files.modules import nearby_modules
 from leadline.files.read import is_file, read_input
 
 HASHED_BYTES = 16 << 20
@@ -32,6 +32,8 @@ FRAMEWORK_VARIABLES = (
 )  # fmt: skip
 """Beginnings of the names of variables that frameworks and their libraries read."""
 ENVIRONMENT = "the environment"
+MOST_FOLDERS = 1000
+"""Folders that are searched for modules: a script may lie in a home folder with all that is in it."""
 _VARIABLE, SOURCES = re.compile(rb"[A-Z][A-Z0-9_]+"), (".py", ".sh")
 
 
@@ -134,18 +136,29 @@ def file_digests(words: Sequence[str], workdir: Path) -> dict[str, str]:
     return {path: digest for path, digest in digests.items() if digest}
 
 
+def nearby_modules(folder: Path) -> list[Path]:
+    """Return the Python files in a folder and below it, without hidden folders and those of installed packages."""
+    modules = []
+    for here, folders, files in islice(os.walk(folder), MOST_FOLDERS):
+        if "pyvenv.cfg" in files or "conda-meta" in folders:
+            folders.clear()
+        folders[:] = sorted(name for name in folders if name != "site-packages" and not name.startswith((".", "__")))
+        modules += [Path(here, name) for name in sorted(files) if name.endswith(".py")]
+    return modules
+
+
 def _digest(path: Path, mentioned: set[bytes]) -> str:
     """Return the digest of a file, empty if it is none, and add the names of variables that it may read."""
-    if not is_file(path):
-        return ""
     try:
+        if not path.is_file():
+            return ""
         status = path.stat()
         if status.st_size > HASHED_BYTES:
             return f"{status.st_size} {status.st_mtime_ns}"
         content = path.read_bytes()
         mentioned.update(_VARIABLE.findall(content) if path.suffix in SOURCES else ())
         return hashlib.sha256(content).hexdigest()
-    except OSError:  # a file that only the job may read
+    except (OSError, ValueError):  # an argument that is no path, or a file that only the job may read
         return ""
 
 
@@ -153,12 +166,9 @@ def _environment_digest(program: str, mentioned: set[bytes]) -> str:
     """Return the digest of the packages beside an interpreter, and of the variables that a command depends on."""
     interpreter = Path(shutil.which(program) or program)
     packages = interpreter.parent.parent.glob("lib/python3*/*-packages/*.dist-info")
-    variables = [
-        f"{name}={value}"
-        for name, value in os.environ.items()
-        if name.startswith(FRAMEWORK_VARIABLES) or os.fsencode(name) in mentioned
-    ]
-    parts = (str(interpreter), *sorted(path.name for path in packages), *sorted(variables))
+    names = {name for name in os.environ if name.startswith(FRAMEWORK_VARIABLES) or os.fsencode(name) in mentioned}
+    variables = (f"{name}={os.environ[name]}" for name in sorted(names))
+    parts = (str(interpreter), *sorted(path.name for path in packages), *variables)
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leadline.app import settings
-from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
@@ -18,7 +17,7 @@ from leadline.core.processes import ProcessRunner
 from leadline.core.queues import AccountedJob, QueueWait
 from leadline.core.units import DAY_S
 from leadline.execution.transport.environment import run_without_settings
-from leadline.files.read import read_input_text
+from leadline.files.read import decode_input, read_input_text
 from leadline.history.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
 from leadline.recommendation.feasibility import PlacementCandidate
 
@@ -170,8 +169,4 @@ def read_accounting_file(path: str) -> list[AccountedJob]:
     Raises:
         InvalidInput: it cannot be read, or is no accounting.
     """
-    try:
-        text = sys.stdin.read() if path == "-" else read_input_text(Path(path))
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
-    return read_sacct(text)
+    return read_sacct(decode_input(sys.stdin.buffer.read(), path) if path == "-" else read_input_text(Path(path)))

@@ -24,7 +24,7 @@ from leadline.core.plane import DependencyKind, Place
 from leadline.core.systems import Partition
 from leadline.core.units import format_bytes, format_clock
 from leadline.execution.schedulers.slurm.script import directives
-from leadline.files.read import is_file, is_folder
+from leadline.files.read import exists, is_file
 from leadline.recommendation.requests import request_for_estimate
 
 LOCAL_PLACE = Place(LOCAL)
@@ -154,9 +154,9 @@ def check_program(command: JobCommand, request: JobRequest, *, here: bool) -> No
     path = Path(request.workdir or ".", program)
     is_runnable = os.sep in program and is_file(path) and os.access(path, os.X_OK)
     # Setup lines may define the program or change the folder.
-    if not here or request.setup or not (is_file(path) or is_folder(path)) or is_runnable:
+    if not here or request.setup or not exists(path) or is_runnable:
         return
-    if is_folder(path):
+    if path.is_dir():
         raise InvalidInput(f"{program} is a folder: name the command to run, as in -- python train.py")
     fix = f"make it executable and write ./{program.removeprefix('./')}"
     if interpreter := {".py": "python", ".sh": "bash"}.get(suffix):

@@ -10,6 +10,7 @@ import msgspec
 
 from leadline import __version__
 from leadline.app import settings
+from leadline.app.estimate.kept_probes import nearby_modules
 from leadline.core.documents import from_json
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.frozen import Frozen
@@ -18,7 +19,6 @@ from leadline.core.ports import GraphSource
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.estimators.memory.device import peak_memory
 from leadline.files.atomic import write_atomically
-from leadline.files.modules import nearby_modules
 from leadline.files.read import is_file, read_input
 from leadline.training.records import Progress
 

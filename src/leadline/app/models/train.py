@@ -19,7 +19,7 @@ from leadline.core.jobs import JobState
 from leadline.core.ports import Catalog
 from leadline.core.runs import Run
 from leadline.core.workload import ModelKind
-from leadline.files.read import is_file, is_folder
+from leadline.files.read import exists, read_input
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.measurements import MEASUREMENTS_SUFFIX, measured_records, read_measurements
 from leadline.training.model_card import ModelCard, model_card_markdown
@@ -80,7 +80,7 @@ def train(request: TrainRequest, *, progress: Progress = lambda *_: None) -> Tra
     model, trained = build_model(records, ESTIMATORS, origin, request, progress=progress)
     name = f"{readable_name(model.application).strip('-.') or 'model'}.npz"
     path = request.to or settings.data_dir() / "models" / name
-    if is_folder(path):
+    if exists(path) and path.is_dir():
         path = path / name
     save_model(model, path)
     text = path.with_suffix(".md")
@@ -123,13 +123,14 @@ def reproduce_command(request: TrainRequest) -> str:
 def _records(request: TrainRequest, progress: Progress) -> tuple[Sequence[RunRecord], str, tuple[str, ...]]:
     """Return the records, their source in words, and the application's command if known."""
     device_of, source = cache(partial(find_device, user_catalog())), request.source
-    suffixes = (*TABLE_SUFFIXES, MEASUREMENTS_SUFFIX)
-    if source is not None and (source.endswith(suffixes) or is_file(source) or is_folder(source)):
+    if source is not None and (source.endswith((*TABLE_SUFFIXES, MEASUREMENTS_SUFFIX)) or exists(source)):
         if request.graphs:
             raise InvalidInput(
                 f"--graphs traces the commands of runs, but the table {source} has none: leave it out, or "
                 "train on a campaign of the history"
             )
+        if not exists(source):
+            read_input(Path(source))  # its error says what is wrong with the word
         file, targets = Path(source), request.targets or ("elapsed_s",)
         if source.endswith(MEASUREMENTS_SUFFIX):
             return measured_records(read_measurements(file)), file.name, ()

@@ -112,7 +112,7 @@ def compile_function(workload: Workload, device: Device, *, runner: ProcessRunne
 def _read_job(workload: Workload, answer: WorkerAnswer, device_type: str) -> TracedJob:
     job = traced_job(answer.text, workload, device_type=device_type)
     batch = workload.batch or job.loop.batch
-    return replace(job, loop=LoopFacts(batch=batch), notes=(*job.notes, *answer.notes, *answer.harm_notes))
+    return replace(job, loop=LoopFacts(batch=batch), notes=(*job.notes, *answer.notes, *filter(None, [answer.harm])))
 
 
 def _run(workload: Workload, topology: dict[str, str], runner: ProcessRunner) -> WorkerAnswer:

@@ -180,9 +180,6 @@ def _find_program(program: str) -> str:
 def _launcher_python(launcher: str) -> str:
     """Return the interpreter of the environment that a launcher belongs to."""
     path = shutil.which(launcher)
-    if path is not None:
-        for name in ("python", "python3"):
-            python = Path(path).parent / name
-            if python.exists():
-                return str(python)
-    return _find_program("python3") if shutil.which("python") is None else _find_program("python")
+    folders = [str(Path(path).parent)] if path else []
+    beside = (shutil.which(name, path=folder) for folder in (*folders, None) for name in ("python", "python3"))
+    return next(filter(None, beside), None) or _find_program("python3")

@@ -56,9 +56,9 @@ def trace_command(
         reasons = [answer.failure.reason]
         request["device_type"] = "cpu"
         answer = run(env=_environment(command, "cpu"))
-        if answer.possible_harms:
-            twice = f"{answer.confinement}; the script ran twice, and so did everything that was not held back"
-            answer = replace(answer, confinement=twice)
+        if answer.harm:
+            twice = f"{answer.harm}; the script ran twice, and so did everything that was not held back"
+            answer = replace(answer, confinement=twice, harm=twice)
     job = _read_job(answer)
     return replace(job, notes=(*job.notes, answer.confinement, *reasons))
 
@@ -89,7 +89,7 @@ def trace_function(workload: Workload, *, runner: ProcessRunner, device_type: st
     answer = run_worker(request, python=sys.executable, runner=runner, env={})
     try:
         job = _read_job(answer)
-        return replace(job, notes=(*job.notes, *answer.harm_notes))
+        return replace(job, notes=(*job.notes, answer.harm) if answer.harm else job.notes)
     except Untraceable as error:
         if error.location is not None or not error.reason.partition(": ")[0].endswith("Error"):
             raise

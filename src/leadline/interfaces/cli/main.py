@@ -9,7 +9,7 @@ from leadline import __version__
 from leadline.interfaces.cli.commands import COMMANDS, COMPLETE, GROUPS, load_command
 
 HELP_FILE = Path(__file__).with_name("help.json")
-"""Stored help texts of all commands; ``python -m leadline.interfaces.cli.reference`` writes them again.
+"""Stored help texts of all commands; ``python docs/cli_reference.py`` writes them again.
 
 Importing a command to print its help takes many times as long as starting Python. A test compares the file with the
 live commands.
@@ -52,7 +52,9 @@ def main(arguments: list[str]) -> int:
 
         return completion_option(*arguments)
     if arguments[0] not in COMMANDS:
-        return _unknown(arguments[0])
+        from leadline.core.errors import UnknownName  # noqa: PLC0415 - difflib loads on use
+
+        return _print_error(str(UnknownName("command", arguments[0], COMMANDS)), 2)
     if page := help_page(arguments):
         sys.stdout.write(page)
         return 0
@@ -126,10 +128,3 @@ def _help() -> str:
     for heading, verbs in GROUPS.items():
         groups.append("\n".join([f"{heading}:", *(f"  {name:<{width}}  {summary}" for name, summary in verbs.items())]))
     return HELP.format(commands="\n\n".join(groups))
-
-
-def _unknown(name: str) -> int:
-    from leadline.core.errors import UnknownName  # noqa: PLC0415 - difflib loads on use
-
-    sys.stderr.write(f"leadline: {UnknownName('command', name, COMMANDS)}\n")
-    return 2

@@ -30,7 +30,7 @@ def confine(request: Dict[str, Any], code: str) -> Any:
     paths = [code, *(word.rpartition("=")[2] for word in request.get("argv", ()))]
     confined = confinement.confine(str(Path(request["answer"]).parent), paths, request["without"])
     # Code that executes another program or is killed gives no answer, so this is written before any of it runs.
-    note = {"confinement": confined.sentence(), "possible_harms": confined.possible}
+    note = {"confinement": confined.sentence(), "harm": confined.sentence() if confined.possible else ""}
     Path(request["answer"]).with_name("confinement.json").write_text(json.dumps(note), encoding="utf-8")
     return confined
 

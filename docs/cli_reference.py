@@ -1,6 +1,6 @@
 """The command-line reference as Markdown, and the stored help texts, generated from the parsers.
 
-``python -m leadline.interfaces.cli.reference`` writes the help texts.
+``python docs/cli_reference.py`` writes the help texts.
 """
 
 import json
