@@ -26,7 +26,7 @@ from leadline.execution.schedulers.port import Submission
 from leadline.execution.transport.port import LocalTransport
 from leadline.history.sqlite import SqliteHistory
 from leadline.interfaces.cli.main import main
-from leadline.testing.fake_scheduler import FakeScheduler
+from tests.support.fake_scheduler import FakeScheduler
 from tests.support.plane_parts import FakeAdvisor, diagnose_by_state, retry_node_failures
 
 SPEC = JobSpec("train", ("true",), ResourceSpec(walltime_s=600.0))

@@ -19,7 +19,7 @@ from leadline.execution.clock import ManualClock
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
 from leadline.interfaces.cli.main import run
-from leadline.testing.fake_scheduler import FakeScheduler
+from tests.support.fake_scheduler import FakeScheduler
 from tests.support.plane_parts import FakeAdvisor, diagnose_by_state, retry_node_failures
 
 PLACE = Place("here", "short")

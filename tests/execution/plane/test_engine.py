@@ -15,7 +15,7 @@ from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
 from leadline.execution.schedulers.port import RequestRefused, SchedulerBusy
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, JobOutcome
-from leadline.testing.fake_scheduler import FakeScheduler, ManualClock
+from tests.support.fake_scheduler import FakeScheduler, ManualClock
 from tests.support.plane_parts import FakeAdvisor, diagnose_by_state, retry_node_failures
 
 HERE, THERE = Place("here", "short"), Place("there", "long")

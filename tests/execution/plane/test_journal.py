@@ -6,7 +6,7 @@ from leadline.core.errors import UnknownName
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import Attempt, EventKind, Job, Place, Policy
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
-from leadline.testing.fake_scheduler import ManualClock
+from tests.support.fake_scheduler import ManualClock
 
 HERE = Place("here")
 

@@ -22,7 +22,7 @@ from leadline.execution.schedulers.slurm.parsing import read_living, records
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
 from leadline.interfaces.cli.main import main
-from leadline.testing.fake_scheduler import FakeScheduler
+from tests.support.fake_scheduler import FakeScheduler
 from tests.support.plane_parts import FakeAdvisor, diagnose_by_state, retry_node_failures
 
 

@@ -18,7 +18,7 @@ from leadline.execution.schedulers.local.capacity import Slots
 from leadline.execution.schedulers.local.scheduler import LocalScheduler
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.ssh import SshTransport
-from leadline.testing.fake_scheduler import FakeScheduler
+from tests.support.fake_scheduler import FakeScheduler
 from tests.support.plane_parts import FakeAdvisor, diagnose_by_state, retry_node_failures
 from tests.support.ssh_server import why_no_sshd
 

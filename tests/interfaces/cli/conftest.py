@@ -14,7 +14,7 @@ from leadline.core.plane import Attempt, EventKind, Job, Place, Policy
 from leadline.core.units import GIB
 from leadline.execution.clock import iso_utc
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
-from leadline.testing.fake_scheduler import ManualClock
+from tests.support.fake_scheduler import ManualClock
 
 PITZER = Place("Pitzer", "gpu")
 SPEC = JobSpec(
