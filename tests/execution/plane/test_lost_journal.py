@@ -169,15 +169,19 @@ def test_a_job_does_not_wait_for_one_that_the_journal_does_not_have(world):
     assert world.job("b").reason == "job a, which it waits for, is not in the journal"
 
 
+def restart_without_journal(world):
+    world.journal.close()
+    remove(world.path)
+    world.journal = None
+    world.restart()
+
+
 @pytest.mark.parametrize("end", [JobState.COMPLETED, JobState.NODE_FAIL])
 def test_a_new_plane_finds_living_jobs_by_their_keys_and_does_not_submit_them(world, end):
     world.journal.add([job("a")])
     world.step(2)
     world.here.run(world.here.only())
-    world.journal.close()
-    remove(world.path)
-    world.journal = None
-    world.restart()
+    restart_without_journal(world)
     world.step(2)
     (found,) = world.journal.open_jobs()
     assert found.current_state is JobState.RUNNING
@@ -233,10 +237,7 @@ def test_of_two_submissions_of_one_lost_attempt_the_running_one_is_found_again(w
     number = world.here.only()
     world.here.jobs = {"7": dataclasses.replace(world.here.jobs[number]), number: world.here.jobs[number]}
     world.here.run("7")
-    world.journal.close()
-    remove(world.path)
-    world.journal = None
-    world.restart()
+    restart_without_journal(world)
     world.step(2)
     (found,) = world.journal.open_jobs()
     assert (found.attempts[0].scheduler_id, found.current_state) == ("7", JobState.RUNNING)

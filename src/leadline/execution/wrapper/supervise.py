@@ -152,16 +152,20 @@ class _Watch:
             return
         while self.pending:
             number = self.pending.pop(0)
-            if number in ENDING and not self._is_warning(number):
+            # The warning may be a signal that ends other commands, such as SIGTERM.
+            is_asked = number == self.limits.warning and not self.warning_delivered
+            is_timely = is_asked and self._nears_site_limit()
+            if number in ENDING and not is_timely:
                 self.end_state = self.end_state or self._ended_by_site()
                 self.reason = self.reason or f"ended by {signal.Signals(number).name}"
-                self._send(number)
-                # Only once: repeated SIGTERMs must not postpone the kill.
-                if number == signal.SIGTERM and self.limits.kill_after_s is not None and self.kill_at_s is None:
-                    self.kill_at_s = time.monotonic() + self.limits.kill_after_s
-            else:
+            if number not in ENDING or is_timely or (is_asked and self._may_be_untimely(number)):
                 self.has_news = True
                 self._warn(number)
+                continue
+            self._send(number)
+            # Only once: repeated SIGTERMs must not postpone the kill.
+            if number == signal.SIGTERM and self.limits.kill_after_s is not None and self.kill_at_s is None:
+                self.kill_at_s = time.monotonic() + self.limits.kill_after_s
 
     def follow(self, write: Callable[[JobOutcome], None]) -> tuple[int, float]:
         """Sample and enforce until the child ends; return its exit status and the CPU seconds of its rusage."""
@@ -220,22 +224,19 @@ class _Watch:
         at_limit = site_limit_s is not None and self._used_s() >= site_limit_s - 1.0
         return JobState.TIMEOUT if at_limit else JobState.CANCELLED
 
-    def _is_warning(self, number: int) -> bool:
-        """True if a signal that ends other commands is the warning of this one, such as SIGTERM.
-
-        The clock tells it from a cancellation. But sites shorten and extend limits, so at another time a process with
-        a handler gets it as a warning as well, and the scheduler's word tells how the attempt ended.
-        """
+    def _nears_site_limit(self) -> bool:
+        """True if the scheduler's limit is near: a signal is then the warning before it, and no cancellation."""
         limit_s = self.limits.site_walltime_s
-        if number != self.limits.warning or self.warning_delivered or limit_s is None:
+        return limit_s is not None and limit_s - self.limits.warning_s - EARLIEST_S <= self._used_s() < limit_s - 1.0
+
+    def _may_be_untimely(self, number: int) -> bool:
+        """True if a process handles a signal that is a warning unless it is a cancellation, which the scheduler tells.
+
+        Sites shorten and extend limits. With a walltime of its own, this process sends the warning.
+        """
+        if self.limits.site_walltime_s is None or self.limits.walltime_s is not None:
             return False
-        if limit_s - self.limits.warning_s - EARLIEST_S <= self._used_s() < limit_s - 1.0:
-            return True
-        # With a walltime of its own, this process sends the warning.
-        tree = psutil.Process().children(recursive=True) if self.limits.walltime_s is None else []
-        if handled := any(_catches(process.pid, number) for process in tree):
-            self.end_state, self.reason = self._ended_by_site(), f"ended by {signal.Signals(number).name}"
-        return handled
+        return any(_catches(process.pid, number) for process in psutil.Process().children(recursive=True))
 
     def _enforce(self) -> None:
         limits = self.limits
