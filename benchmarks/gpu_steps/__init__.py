@@ -1,0 +1,1 @@
+"""Time and memory of single steps measured on a GPU, and the program that measured them."""
