@@ -49,6 +49,12 @@ def test_another_program_is_not_traced() -> None:
         parse_command(("bash", "train.sh"))
 
 
-def test_a_wrong_number_of_processes_is_named() -> None:
-    with pytest.raises(InvalidInput, match="--nproc_per_node is 'four'"):
-        parse_command(("torchrun", "--nproc_per_node=four", "train.py"))
+def test_a_number_that_no_launcher_takes_is_named() -> None:
+    with pytest.raises(InvalidInput, match="-n is '9999"):
+        parse_command(("srun", "-n", "9" * 5000, "python3", "train.py"))
+
+
+@pytest.mark.parametrize("count", ["four", "0", "-1", "²", "9" * 5000])
+def test_a_wrong_number_of_processes_is_named(count) -> None:
+    with pytest.raises(InvalidInput, match="--nproc_per_node is '"):
+        parse_command(("torchrun", f"--nproc_per_node={count}", "train.py"))

@@ -78,6 +78,7 @@ def test_a_run_that_was_cut_off_is_marked(capfd):
         (["submit", "-y", "--time", "soon", "--", "true"], 2, "'soon' is not a duration"),
         (["submit", "--on", "Nowhere:gpu", "--dry-run", "--", "true"], 2, "unknown system 'Nowhere'"),
         (["submit", "--array", "0-3", "-y", "--", "true"], 2, "add --detach, or name a cluster"),
+        (["submit", "--dry-run", "--array", "9" * 5000, "--", "true"], 2, "is not a list of array indices"),
         (
             ["submit", "--on", "local", "--detach", "-y", "--array", "3-", "--", "true"],
             2,

@@ -104,7 +104,7 @@ def parse_array_indices(text: str) -> tuple[int, ...]:
     """
     indices: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+)(?::(\d+))?)?\s*", part)
+        match = re.fullmatch(r"\s*(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?\s*", part)
         if match is None or (match[3] is not None and int(match[3]) == 0):
             raise InvalidInput(f"{text!r} is not a list of array indices: write 0-99, 1,5,7 or 0-100:10")
         last = int(match[2] or match[1])

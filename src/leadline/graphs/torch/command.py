@@ -8,6 +8,7 @@ from pathlib import Path
 
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.frozen import Frozen
+from leadline.core.units import parse_whole
 from leadline.files.read import is_file
 
 LAUNCHER_MODULES = {
@@ -113,8 +114,10 @@ def _number_of(options: Sequence[str], *names: str, of: str = "") -> int | None:
         elif not joined:
             value = following
         if of in value:
-            number = re.search(r"(\d+)$", value)
-            return int(number[1]) if number else 1
+            digits = re.search(r"\d+$", value)
+            if digits and parse_whole(digits[0]) is None:
+                raise InvalidInput(f"{name} is {value!r}: give a number of at most 18 digits")
+            return int(digits[0]) if digits else 1
     return None
 
 
@@ -165,9 +168,9 @@ def _parse_launcher(python: str, arguments: list[str], launcher: str) -> PythonC
 def _process_count(name: str, value: str) -> int:
     if value in ("gpu", "auto", "cpu"):
         return 1
-    if not value.isdigit() or int(value) < 1:
+    if not (count := parse_whole(value)):
         raise InvalidInput(f"{name} is {value!r}: give the number of processes, such as {name}=4")
-    return int(value)
+    return count
 
 
 def _find_program(program: str) -> str:
