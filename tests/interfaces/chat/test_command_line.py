@@ -30,7 +30,7 @@ def examples():
             yield tool.name, name, VALUES.get(name, OF_KIND.get(schema.get("type")))
 
 
-@pytest.mark.parametrize(("tool", "name", "value"), examples())
+@pytest.mark.parametrize(("tool", "name", "value"), list(examples()))
 def test_every_argument_of_a_tool_is_taken_by_its_command(tool, name, value):
     arguments = {"command": ["true"]} if tool == "submit" else {"jobs": ["a"]} if tool in ("cancel", "approve") else {}
     arguments |= {"job": "a"} if tool in ("logs", "explain") else {"on": ["T4"]} if tool == "fit" else {}

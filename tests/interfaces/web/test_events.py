@@ -7,7 +7,7 @@ from leadline.interfaces.web.events import JobEvents
 
 
 def lookers():
-    return [task for task in asyncio.all_tasks() if task.get_coro().__name__ == "_look"]
+    return [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") == "_look"]
 
 
 async def begun(readers):
