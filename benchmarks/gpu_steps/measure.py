@@ -6,7 +6,6 @@ times come from CUDA events between steps that nothing waits for, as in a traini
 Needs torch, transformers, peft, torchao, bitsandbytes and liger-kernel.
 """
 
-import contextlib
 import gc
 import itertools
 import json
@@ -14,6 +13,7 @@ import signal
 import statistics
 import sys
 import time
+from importlib.metadata import version
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -28,24 +28,30 @@ from transformers import (
 from transformers.cache_utils import DynamicCache, StaticCache
 
 from benchmarks.gpu_steps.configurations import MODELS, configurations
-from leadline.kit.nvml import Nvml
+from leadline.kit.machine import machine_header, open_meters, set_tf32
 
 WARM_UP, FEWEST, MOST, TIMED_S = 3, 4, 20, 0.25
 VARIED_STEPS = 16
 LIMIT_S, GRACE_S = 15, 10
 IMAGE_MODELS = ("vit", "resnet", "convnext")
+PACKAGES = ("peft", "torchao", "bitsandbytes", "liger-kernel")
 
 
 def main(path, seconds="600"):
     """Measure what the file does not hold yet, until the seconds are over."""
     deadline = time.monotonic() + float(seconds)
-    done = set()
-    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
-        done = {json.dumps(json.loads(line)["configuration"], sort_keys=True) for line in file}
-    nvml = Nvml(bus_id())
-    with open(path, "a", encoding="utf-8") as out:
+    nvml, reason = open_meters("cuda")
+    if nvml is None:
+        sys.exit(f"the GPU cannot be measured: {reason}")
+    with open(path, "a+", encoding="utf-8") as out:
+        out.seek(0)
+        rows = [json.loads(line) for line in out]
+        if not rows:
+            packages = {name: version(name) for name in PACKAGES}
+            write(out, {"machine": {**machine_header("cuda", nvml, reason), "packages": packages}})
+        done = [row["configuration"] for row in rows if "configuration" in row]
         for configuration in configurations():
-            if json.dumps(configuration, sort_keys=True) in done:
+            if configuration in done:
                 continue
             if time.monotonic() > deadline:
                 return
@@ -57,12 +63,6 @@ def write(out, row):
     """Append a row that survives the end of the process."""
     out.write(json.dumps(row) + "\n")
     out.flush()
-
-
-def bus_id():
-    """Return the PCI bus id of the first GPU, as NVML writes it."""
-    found = torch.cuda.get_device_properties(0)
-    return f"{found.pci_domain_id:08X}:{found.pci_bus_id:02X}:{found.pci_device_id:02X}.0"
 
 
 def outcome_of(configuration, nvml):
@@ -93,8 +93,7 @@ def give_up(_number, _frame):
 def measure(configuration, nvml):
     """Build the model, warm up, time steps, and profile one more."""
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("highest" if configuration["precision"] == "fp32" else "high")
-    torch.backends.cudnn.allow_tf32 = configuration["precision"] != "fp32"
+    set_tf32(enabled=configuration["precision"] != "fp32")
     model, config = build(configuration)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -128,12 +127,9 @@ def build(configuration):
     config.use_cache = configuration["phase"] == "decode"
     convolutional = shape["model_type"] in ("resnet", "convnext")
     attention = {} if convolutional else {"attn_implementation": configuration["attention"]}
-    low = configuration["precision"] not in ("fp32", "tf32", "amp")
-    made = torch.bfloat16 if low else torch.float32
     with torch.device("cuda"):
-        model = model_class(shape["model_type"]).from_config(config, dtype=made, **attention)
-    training_phase = configuration["phase"] == "training"
-    model.train(training_phase)
+        model = model_class(shape["model_type"]).from_config(config, dtype=dtype_of(configuration), **attention)
+    model.train(configuration["phase"] == "training")
     if configuration["weights"]:
         model = quantized(model, configuration["weights"])
     if configuration["precision"].startswith("fp8"):
@@ -150,6 +146,11 @@ def build(configuration):
         for layer in blocks(model):
             layer.compile()
     return model, config
+
+
+def dtype_of(configuration):
+    """Return the dtype of the weights and of pictures."""
+    return torch.float32 if configuration["precision"] in ("fp32", "tf32", "amp") else torch.bfloat16
 
 
 def model_class(model_type):
@@ -192,7 +193,8 @@ def by_bitsandbytes(model, replace, kind):
             packed = bitsandbytes.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", module=module)
             module.weight = packed.to("cuda")
         elif isinstance(module, bitsandbytes.nn.Linear8bitLt):
-            module.weight = bitsandbytes.nn.Int8Params(weight, requires_grad=False).to("cuda")
+            # Unlike 4-bit weights, these are quantized only on their way from the host.
+            module.weight = bitsandbytes.nn.Int8Params(weight.cpu(), requires_grad=False).to("cuda")
     return model
 
 
@@ -224,10 +226,9 @@ def adapted(model, configuration):
         return get_peft_model(model, IA3Config(task_type="CAUSAL_LM"))
     if adapter == "prompt":
         return get_peft_model(model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=rank))
-    targets = adapter if adapter == "all-linear" else adapter.split(",")
-    return get_peft_model(model, LoraConfig(
-        task_type="CAUSAL_LM", r=rank, use_dora=adapter == "dora",
-        target_modules="all-linear" if adapter == "dora" else targets))  # fmt: skip
+    targets = "all-linear" if adapter in ("all-linear", "dora") else adapter.split(",")
+    lora = LoraConfig(task_type="CAUSAL_LM", r=rank, use_dora=adapter == "dora", target_modules=targets)
+    return get_peft_model(model, lora)
 
 
 def optimizer_of(configuration, parameters):
@@ -266,11 +267,9 @@ def training(configuration, model, config):
 def inputs_of(configuration, config):
     """Return a function that makes one batch on the GPU."""
     batch, length = configuration["batch"], configuration["length"]
-    low = configuration["precision"] not in ("fp32", "tf32", "amp")
 
     def images():
-        made = torch.bfloat16 if low else torch.float32
-        return {"pixel_values": torch.randn(batch, 3, length, length, device="cuda", dtype=made),
+        return {"pixel_values": torch.randn(batch, 3, length, length, device="cuda", dtype=dtype_of(configuration)),
                 "labels": torch.randint(0, 1000, (batch,), device="cuda")}  # fmt: skip
 
     def tokens():

@@ -12,9 +12,10 @@ from leadline.core.errors import LeadlineError
 from leadline.files.private import tighten
 
 DATA_DIR_VARIABLE = "LEADLINE_DATA_DIR"
+_FIX = f"change its permissions, or set {DATA_DIR_VARIABLE} to another folder"
 
 
-def require_writable(folder: Path) -> None:
+def require_writable(folder: Path, fix: str = _FIX) -> None:
     """Raise unless the folder is writable or can be created; nothing is written.
 
     Raises:
@@ -22,13 +23,13 @@ def require_writable(folder: Path) -> None:
     """
     there = next(one for one in (folder, *folder.parents) if one.exists())
     if not there.is_dir():
-        raise _unwritable(folder, f"{there} is a file")
+        raise _unwritable(folder, f"{there} is a file", fix)
     if not os.access(there, os.W_OK | os.X_OK):
-        raise _unwritable(folder, f"{there} is not writable")
+        raise _unwritable(folder, f"{there} is not writable", fix)
 
 
 @contextmanager
-def refuse_unwritable(folder: Path) -> Iterator[None]:
+def refuse_unwritable(folder: Path, fix: str = _FIX) -> Iterator[None]:
     """Write into a folder within this context.
 
     Raises:
@@ -37,13 +38,11 @@ def refuse_unwritable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _unwritable(folder, error.strerror) from error
+        raise _unwritable(folder, error.strerror, fix) from error
 
 
-def _unwritable(folder: Path, reason: str | None) -> LeadlineError:
-    return LeadlineError(
-        f"{folder} is not writable ({reason}): change its permissions, or set {DATA_DIR_VARIABLE} to another folder"
-    )
+def _unwritable(folder: Path, reason: str | None, fix: str) -> LeadlineError:
+    return LeadlineError(f"{folder} is not writable ({reason}): {fix}")
 
 
 def data_dir() -> Path:

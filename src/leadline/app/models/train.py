@@ -70,8 +70,10 @@ def train(request: TrainRequest, *, progress: Progress = lambda *_: None) -> Tra
         raise MissingExtra("leadline train --plots", "train")
     if request.policy not in POLICIES:
         raise UnknownName("policy", request.policy, POLICIES)
-    if request.to is not None:
-        _require_place(request.to)
+    if request.to is not None:  # training can take long: a place that cannot be written is refused first
+        fix = "name another place with --to"
+        with settings.refuse_unwritable(request.to, fix):
+            settings.require_writable(request.to if request.to.is_dir() else request.to.parent, fix)
     from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads on use
     from leadline.training.build import TrainingOrigin, build_model  # noqa: PLC0415
     from leadline.training.model import save_model  # noqa: PLC0415
@@ -96,18 +98,6 @@ def train(request: TrainRequest, *, progress: Progress = lambda *_: None) -> Tra
 
         plots = draw_all(model.card, trained, request.plots, progress=progress)
     return TrainedFiles(model.card, path, text, plots)
-
-
-def _require_place(path: Path) -> None:
-    """Refuse a place that cannot be written before the training, which can take long."""
-    try:
-        there = next(one for one in (path, *path.absolute().parents) if one.exists())
-        in_folder = there.is_dir() or there == path
-        reason = None if in_folder and os.access(there, os.W_OK) else f"{there} is not a writable folder"
-    except OSError as error:
-        reason = error.strerror
-    if reason:
-        raise LeadlineError(f"the model cannot be written to {path} ({reason}): name another place with --to")
 
 
 def list_models() -> tuple[tuple[Path, ModelCard | None, str], ...]:
