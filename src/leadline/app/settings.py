@@ -41,7 +41,7 @@ def refuse_unwritable(folder: Path, fix: str = _FIX) -> Iterator[None]:
         raise _unwritable(folder, error.strerror, fix) from error
 
 
-def _unwritable(folder: Path, reason: str | None, fix: str) -> LeadlineError:
+def _unwritable(folder: Path, reason: str | None, fix: str = _FIX) -> LeadlineError:
     return LeadlineError(f"{folder} is not writable ({reason}): {fix}")
 
 
