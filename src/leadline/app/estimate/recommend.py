@@ -9,8 +9,10 @@ from leadline.app.estimate.queue_waits import add_waits, read_queues
 from leadline.app.machines.targets import ResolvedTarget, resolve_targets
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import Constraints, Recommendation, RiskWeights
-from leadline.core.units import duration_s
+from leadline.core.systems import Partition
+from leadline.core.units import HOUR_S, duration_s
 from leadline.core.workload import Workload
 from leadline.recommendation.feasibility import PlacementCandidate, check_place
 from leadline.recommendation.ranking import rank_candidates
@@ -92,3 +94,12 @@ def _candidates(places: Sequence[ResolvedTarget], tracer: Tracer, constraints: C
             )
         )
     return candidates
+
+
+def whole_node_cost(place: Partition, nodes: int, elapsed_s: float) -> float | None:
+    """Return the cost of whole nodes for a time, which is what a request without limits takes; None if unknown."""
+    if place.billing is None:
+        return None
+    whole = ResourceSpec(nodes=nodes, cores_per_task=place.node.cores, gpus_per_node=place.node.gpus,
+                         memory_bytes_per_node=place.node.memory_bytes)  # fmt: skip
+    return compute_charge(place.billing, whole, elapsed_s / HOUR_S, place.node)

@@ -1,0 +1,64 @@
+"""Changes of jobs as server-sent events: one look a second at the journal, whatever the number of readers."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from sse_starlette import ServerSentEvent
+
+from leadline.core.errors import LeadlineError
+
+LOOK_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class JobEvents:
+    """Tells all readers when the journal has new events; looks only while somebody reads.
+
+    Args:
+        newest: Returns the number of the newest event, or 0 without a journal; called in a thread.
+    """
+
+    def __init__(self, newest: Callable[[], int], look_s: float = LOOK_S) -> None:
+        self._newest = newest
+        self._look_s = look_s
+        self._number = 0
+        self._changed = asyncio.Event()
+        self._readers = 0
+        self._looker: asyncio.Task[None] | None = None
+        self._beginning = asyncio.Lock()
+
+    async def follow(self, seen: int | None) -> AsyncIterator[ServerSentEvent]:
+        """Yield an event for each change after the event ``seen``, from now on without it."""
+        self._readers += 1
+        try:
+            async with self._beginning:
+                if self._looker is None:
+                    self._number = await asyncio.to_thread(self._newest)
+                    self._looker = asyncio.create_task(self._look())
+            known = self._number if seen is None else seen
+            while True:
+                changed = self._changed
+                if self._number != known:
+                    known = self._number
+                    yield ServerSentEvent("{}", event="jobs", id=str(known))
+                await changed.wait()
+        finally:
+            self._readers -= 1
+            if not self._readers and self._looker is not None:
+                self._looker.cancel()
+                self._looker = None
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_s)
+            try:
+                number = await asyncio.to_thread(self._newest)
+            except LeadlineError as error:
+                _log.warning("no news of jobs: %s", error)  # the next look may succeed
+                continue
+            if number != self._number:
+                self._number = number
+                self._changed.set()
+                self._changed = asyncio.Event()

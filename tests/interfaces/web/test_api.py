@@ -1,0 +1,115 @@
+"""The REST API over real HTTP: every tool, tasks, and errors as problem documents."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from leadline.app.jobs.journal import journal_path
+from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.plane import Job, Place, Policy
+from leadline.execution.plane.journal import PlaneJournal
+from leadline.interfaces.json_schemas import json_schema
+from leadline.interfaces.web.problems import MEDIA_TYPE, PROBLEM_SCHEMA
+from tests.interfaces.test_tools import READING
+
+
+def refused(answer, status):
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == MEDIA_TYPE
+    problem = answer.json()
+    jsonschema.validate(problem, PROBLEM_SCHEMA)
+    return problem["detail"]
+
+
+@pytest.mark.parametrize(("name", "arguments"), [(name, each) for name, several in READING.items() for each in several])
+def test_a_tool_answers_with_its_document(client, name, arguments):
+    answer = client.post(f"/api/v1/{name}", json=arguments)
+    assert answer.status_code == 200, answer.text
+    jsonschema.Draft202012Validator(json_schema(answer.json()["schema"])).validate(answer.json())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("estimate", {"workload": "config.json", "batch": -1}, 422, "batch"),
+        ("estimate", {"workload": "config.json", "on": ["no-such-gpu"]}, 404, "no-such-gpu"),
+        ("estimate", {"workload": "../../etc/passwd"}, 422, "outside"),
+        ("systems", {"name": "nowhere"}, 404, "nowhere"),
+        ("systems", [], 422, "object"),
+        ("submit", {"command": ["true"]}, 403, "--allow-submit"),
+        ("cancel", {"jobs": ["x"]}, 403, "--allow-submit"),
+        ("tasks/cancel", {"jobs": ["x"]}, 403, "--allow-submit"),
+        ("nothing", {}, 404, "Not Found"),
+    ],
+)
+def test_what_cannot_be_done_is_a_problem_document(client, path, body, status, words):
+    assert words in refused(client.post(f"/api/v1/{path}", json=body), status)
+
+
+@pytest.mark.parametrize("body", [b"{", b"[" * 100_000, b"\xff\xfe", b'{"name": 1e999999}', b"NaN"])
+def test_a_body_that_is_not_json_of_arguments_is_refused(client, body):
+    answer = client.post("/api/v1/systems", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+    refused(answer, answer.status_code)
+
+
+def test_a_task_is_followed_to_its_answer(client):
+    started = client.post("/api/v1/tasks/estimate", json={"workload": "config.json", "on": ["T4"]})
+    assert started.status_code == 202
+    location = started.headers["Location"]
+    with client.stream("GET", f"{location}/events") as events:
+        lines = [line for line in events.iter_lines() if line.startswith("data:")]
+    last = json.loads(lines[-1].removeprefix("data:"))
+    assert last["state"] == "done"
+    assert last["answer"]["schema"] == "leadline.estimate/1"
+    assert client.get(location).json() == last
+
+
+def test_a_task_that_fails_gives_its_reason(client):
+    location = client.post("/api/v1/tasks/systems", json={"name": "nowhere"}).headers["Location"]
+    with client.stream("GET", f"{location}/events") as events:
+        lines = [line for line in events.iter_lines() if line.startswith("data:")]
+    assert json.loads(lines[-1].removeprefix("data:"))["state"] == "failed"
+    assert "nowhere" in client.get(location).json()["error"]
+    refused(client.get("/api/v1/tasks/no-such-task"), 404)
+
+
+def test_the_openapi_document_has_every_tool_and_every_reference(client):
+    document = client.get("/api/v1/openapi.json").json()
+    assert {f"/api/v1/{name}" for name in READING} <= set(document["paths"])
+    names = set(document["components"]["schemas"])
+    references = {
+        line.split("/")[-1] for line in json.dumps(document).split('"') if line.startswith("#/components/sch")
+    }
+    assert references <= names
+
+
+def test_a_file_that_is_handed_over_can_be_estimated_and_is_its_owners_alone(client, web_folder):
+    content = (web_folder / "config.json").read_bytes()
+    answer = client.put("/api/v1/uploads/config.json", content=content)
+    assert answer.status_code == 201
+    workload = answer.json()["workload"]
+    assert Path(workload).stat().st_mode & 0o077 == 0
+    estimate = client.post("/api/v1/estimate", json={"workload": workload, "on": ["T4"]})
+    assert estimate.json()["schema"] == "leadline.estimate/1"
+
+
+@pytest.mark.parametrize(
+    "name", ["train.py", "..json", "%2e%2e%2fconfig.json", "a/config.json", "-.json", "x" * 200 + ".json"]
+)
+def test_a_file_with_another_name_is_refused(client, name):
+    assert client.put(f"/api/v1/uploads/{name}", content=b"{}").status_code in (404, 405, 422)
+
+
+def test_readers_are_told_of_a_change_and_a_late_one_of_what_it_missed(client):
+    with client.stream("GET", "/api/v1/events") as waiting:
+        lines = waiting.iter_lines()
+        with PlaneJournal(journal_path()) as journal:
+            job = Job("j1", JobSpec("train", ("true",), ResourceSpec()), Policy((Place("cluster", "short"),)))
+            journal.add([job])
+        told = next(line for line in lines if line.startswith("event:"))
+    assert told == "event: jobs"
+    with client.stream("GET", "/api/v1/events", headers={"Last-Event-ID": "0"}) as late:
+        assert next(line for line in late.iter_lines() if line.startswith("event:")) == "event: jobs"

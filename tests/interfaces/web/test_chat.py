@@ -1,0 +1,47 @@
+"""The chat of the page: a conversation for each window, which changes nothing and can be saved."""
+
+import json
+
+import pytest
+
+
+def ask(client, question, window="w1"):
+    answer = client.post("/chat/ask", json={"question": question, "window": window})
+    assert answer.status_code == 200
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def test_an_answer_has_its_command_and_can_be_saved(client):
+    parts = ask(client, "how much memory does an MI250X have?")
+    assert [part["kind"] for part in parts] == ["call", "result"]
+    assert parts[0]["text"] == "leadline devices show MI250X"
+    saved = client.get("/chat/w1.md")
+    assert saved.headers["content-type"].startswith("text/markdown")
+    assert "## how much memory does an MI250X have?" in saved.text
+    assert parts[1]["text"].splitlines()[0] in saved.text
+
+
+def test_windows_do_not_hear_each_other(client):
+    ask(client, "how much memory does an H100 have?", "one")
+    (note,) = ask(client, "and twice as many?", "two")
+    assert note["kind"] == "note"
+    assert ask(client, "and the MI300X?", "one")[0]["text"].endswith("MI300X")
+    assert client.get("/chat/three.md").status_code == 404
+
+
+@pytest.mark.parametrize("question", ["cancel all my jobs", "submit python train.py on local"])
+def test_it_changes_nothing(client, question):
+    (note,) = ask(client, question, "acts")
+    assert note["kind"] == "note"
+    assert "not allowed here" in note["text"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"question": ""}, 422), ({"question": "x" * 2001}, 422), ({"question": 3}, 422), ([], 422),
+        ({"question": "x", "window": "w" * 65}, 422), ({"question": "x", "window": 1}, 422),
+    ],
+)  # fmt: skip
+def test_what_is_no_question_is_refused(client, body, status):
+    assert client.post("/chat/ask", json=body).status_code == status
