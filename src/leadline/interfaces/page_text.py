@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
-from leadline.core.estimate import Interval
 from leadline.core.units import format_bytes, format_clock, format_count, format_duration
 from leadline.interfaces.tables import format_device
 
@@ -128,12 +128,6 @@ def campaign_line(campaign: Document) -> str:
                      for name, value in tally.items() if value not in (None, {}, []))  # fmt: skip
 
 
-def interval_text(document: Document) -> str:
-    """Return an interval with its level."""
-    interval = Interval(**document)
-    return f"{interval.point:.4g} ({interval.low:.4g} – {interval.high:.4g})"
-
-
 def front_points(options: Sequence[Document], currency: str) -> list[dict[str, Any]]:
     """Return time and cost of the options in one currency, the fastest first."""
     points = [
@@ -142,9 +136,8 @@ def front_points(options: Sequence[Document], currency: str) -> list[dict[str, A
         for row, option in enumerate(options, 1)
         if option["estimate"]["cost"] and option["estimate"]["elapsed_s"] and option["estimate"]["currency"] == currency
     ]  # fmt: skip
-    return sorted(
-        (point for point in points if point["cost"] > 0 and math.isfinite(point["time"])), key=lambda one: one["time"]
-    )
+    shown = (point for point in points if point["cost"] > 0 and math.isfinite(point["time"]))
+    return sorted(shown, key=itemgetter("time"))
 
 
 def forecast_errors(runs: Sequence[Document]) -> dict[str, Any]:

@@ -37,6 +37,8 @@ Document = dict[str, Any]
 
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
 """An argument as text; 4,096 characters is the longest path of Linux."""
+Name = Annotated[str, Meta(min_length=1, max_length=255, pattern="^[^/\\x00]+$")]
+"""A name in the user's data folder, and no path out of it."""
 Texts = Annotated[list[Text], Meta(max_length=100)]
 Count = Annotated[int, Meta(ge=1, le=10**9)]
 Positive = Annotated[float, Meta(gt=0, le=1e15)]
@@ -190,10 +192,10 @@ def tools(folder: Path, *, scripts: bool = False) -> dict[str, Tool]:
              _arguments("history", {}, {"run": (Text, "Id of one run."), "limit": (Count, "The newest so many.")}),
              _history, (documents.RUN, documents.HISTORY)),
         Tool("models", "List the trained models, or show the card of one: its data, errors, coverage and drift.",
-             _arguments("models", {}, {"name": (Text, "One model.")}),
+             _arguments("models", {}, {"name": (Name, "One model.")}),
              _models, (documents.MODEL_CARD, documents.MODELS)),
         Tool("campaigns", "Show the status of all campaigns, or one with its runs.",
-             _arguments("campaigns", {}, {"name": (Text, "One campaign.")}), _campaigns,
+             _arguments("campaigns", {}, {"name": (Name, "One campaign.")}), _campaigns,
              (documents.CAMPAIGN, documents.CAMPAIGNS)),
         Tool("submit", "Submit a job to the plane, which runs and manages it; the user must agree.",
              _arguments("submit", {"command": (Annotated[Texts, Meta(min_length=1)], "The command as words.")}, {
@@ -279,7 +281,7 @@ def _history(run: str | None = None, limit: int | None = None) -> Document:
 def _models(name: str | None = None) -> Document:
     if name is None:
         return documents.models_document()
-    return to_document(trained_model(Path(Path(name).name)).card, documents.MODEL_CARD)
+    return to_document(trained_model(Path(name)).card, documents.MODEL_CARD)
 
 
 def _campaigns(name: str | None = None) -> Document:

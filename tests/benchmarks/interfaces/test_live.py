@@ -28,6 +28,9 @@ class Scripted:
     def __init__(self, *pieces):
         self.pieces, self.asked = pieces, []
 
+    def message_tokens(self, tools):  # noqa: ARG002 - as a model has it
+        return 10_000
+
     def stream(self, messages, tools):  # noqa: ARG002 - as a model has it
         self.asked.append(messages[-1]["content"])
         yield from self.pieces

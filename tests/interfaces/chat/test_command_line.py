@@ -2,7 +2,7 @@
 
 import pytest
 
-from leadline.interfaces.chat.command_line import command_line
+from leadline.interfaces.chat.command_line import command_line, shown_command
 from leadline.interfaces.cli.command import CONTEXT
 from leadline.interfaces.cli.commands import load_command
 from leadline.interfaces.tools import tools
@@ -57,3 +57,13 @@ def test_a_name_that_looks_like_an_option_stays_a_name(tool, arguments, name):
     parameters = parsed(command_line(tool, arguments))
     assert [value for value in parameters.values() if value and name in str(value)]
     assert not any(value is True for value in parameters.values())
+
+
+def test_the_user_sees_every_sign_of_an_order_before_agreeing():
+    words = ["python", "x.py; rm -rf ~", "\x1b[2K\rleadline submit -- true", "a\nb", "\u202etxt"]
+    line = shown_command("submit", {"command": words, "account": "p 1"})
+    assert line.isprintable()
+    assert line == (
+        r"""leadline submit --account 'p 1' -- python 'x.py; rm -rf ~' '\x1b[2K\rleadline submit -- true' 'a\nb' """
+        r"""'\u202etxt'"""
+    )

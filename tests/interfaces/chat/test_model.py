@@ -5,55 +5,62 @@ import json
 import pytest
 
 pytest.importorskip("ollama", reason="needs the [chat] extra")
-pytest.importorskip("pytest_httpserver", reason="needs pytest-httpserver")
 
-from werkzeug import Response
-
-from leadline.interfaces.chat.model import CONTEXT_TOKENS, ModelCall, ModelUnavailable, OllamaModel
+from leadline.core.errors import MissingExtra
+from leadline.interfaces.chat import reach
+from leadline.interfaces.chat.context import count_tokens
+from leadline.interfaces.chat.model import (
+    ANSWER_TOKENS,
+    CONTEXT_TOKENS,
+    LEAST_TOKENS,
+    SYSTEM_MESSAGE,
+    ModelCall,
+    ModelUnavailable,
+    OllamaModel,
+)
 from leadline.interfaces.chat.reach import reach_model
 from leadline.interfaces.tools import tools
+from tests.interfaces.chat.conftest import call
 
 
-def replies(httpserver, *parts, capabilities=("completion", "tools")):
-    """Let the server answer a chat with these messages, one a line, and return the requests that it got."""
-    requests = []
-
-    def chat(request):
-        requests.append(request.get_json())
-        lines = [{"model": "m", "message": {"role": "assistant", **part}, "done": False} for part in parts]
-        return Response("".join(json.dumps(line) + "\n" for line in lines), content_type="application/x-ndjson")
-
-    httpserver.expect_request("/api/show").respond_with_json({"capabilities": list(capabilities), "model_info": {}})
-    httpserver.expect_request("/api/chat").respond_with_handler(chat)
-    return requests
-
-
-def call(name, /, **arguments):
-    return {"content": "", "tool_calls": [{"function": {"name": name, "arguments": arguments}}]}
-
-
-def test_words_and_calls_are_streamed_and_the_tools_are_sent_with_enough_context(httpserver, tmp_path):
-    requests = replies(httpserver, {"content": "One "}, {"content": "moment."}, call("devices", name="T4"))
-    model = OllamaModel("m", httpserver.url_for(""))
-    model.check()
+def test_words_and_calls_are_streamed_and_the_tools_are_sent_with_enough_context(ollama, tmp_path):
+    model = ollama.says(["One ", "moment.", call("devices", {"name": "T4"})])
     pieces = list(model.stream([{"role": "user", "content": "T4?"}], list(tools(tmp_path).values())))
     assert pieces == ["One ", "moment.", ModelCall("devices", {"name": "T4"})]
-    (request,) = requests
+    (request,) = ollama.requests
     assert request["options"]["num_ctx"] == CONTEXT_TOKENS
+    assert request["options"]["num_predict"] == ANSWER_TOKENS
     described = {tool["function"]["name"]: tool["function"]["parameters"] for tool in request["tools"]}
     assert described["estimate"]["required"] == ["workload"]
     assert described["estimate"]["properties"]["batch"]["type"] == "integer"
 
 
-def test_a_model_that_calls_no_tools_is_refused(httpserver):
-    replies(httpserver, capabilities=("completion",))
-    with pytest.raises(ModelUnavailable, match="calls no tools"):
-        OllamaModel("m", httpserver.url_for("")).check()
+def test_the_tools_leave_room_for_a_question_with_its_result_in_the_shortest_context(ollama, tmp_path):
+    ollama.context_length = LEAST_TOKENS
+    model = ollama.says()
+    left = model.message_tokens(list(tools(tmp_path).values())) - count_tokens(SYSTEM_MESSAGE)
+    assert left > 1000
+    list(model.stream([], []))
+    assert ollama.requests[0]["options"]["num_ctx"] == LEAST_TOKENS
 
 
-def test_a_missing_model_says_how_to_get_it(httpserver):
-    httpserver.expect_request("/api/show").respond_with_json({"error": "model 'm' not found"}, status=404)
-    with pytest.raises(ModelUnavailable, match="ollama pull m"):
+@pytest.mark.parametrize(
+    ("attribute", "value", "why"),
+    [("capabilities", ["completion"], "calls no tools: name another with --model"),
+     ("context_length", 4096, "reads 4,096 tokens, and the tools need .*: name another with --model")],
+)  # fmt: skip
+def test_a_model_that_cannot_do_it_is_refused_with_the_fix(ollama, attribute, value, why):
+    setattr(ollama, attribute, value)
+    with pytest.raises(ModelUnavailable, match=why):
+        ollama.says()
+
+
+@pytest.mark.parametrize(
+    ("status", "why"), [(404, r"has no model m: type ollama pull m"), (500, "is out of order .*: broken|out of order")]
+)
+def test_a_server_that_refuses_says_how_to_go_on(httpserver, status, why):
+    httpserver.expect_request("/api/show").respond_with_json({"error": "broken"}, status=status)
+    with pytest.raises(ModelUnavailable, match=why):
         OllamaModel("m", httpserver.url_for("")).check()
 
 
@@ -68,11 +75,42 @@ def test_an_address_that_cannot_be_read_is_one_sentence(host, monkeypatch):
 
 
 def test_no_server_is_one_sentence():
-    with pytest.raises(ModelUnavailable, match=r"no Ollama answers at http://127.0.0.1:9"):
+    with pytest.raises(ModelUnavailable, match=r"no Ollama answers at http://127.0.0.1:9: start it"):
         OllamaModel("m", "http://127.0.0.1:9").check()
+
+
+def test_a_named_server_or_model_that_cannot_be_used_is_an_error_and_no_silent_grammar(ollama, monkeypatch):
+    with pytest.raises(ModelUnavailable, match="no Ollama answers"):
+        reach_model(host="http://127.0.0.1:9")
+    monkeypatch.setattr(reach, "find_spec", lambda name: None)
+    assert reach_model()[0] is None
+    with pytest.raises(MissingExtra, match=r"pip install 'leadline\[chat\]'"):
+        reach_model("m")
+
+
+def test_model_and_host_come_from_the_call_or_the_settings(ollama, monkeypatch):
+    assert reach_model("named", ollama.host)[1] == f"named on {ollama.host}"
+    monkeypatch.setenv("OLLAMA_HOST", ollama.host)
+    monkeypatch.setenv("LEADLINE_CHAT_MODEL", "set")
+    assert reach_model()[1] == f"set on {ollama.host}"
 
 
 def test_an_answer_that_breaks_off_is_one_sentence(httpserver):
     httpserver.expect_request("/api/chat").respond_with_json({"error": "out of memory"}, status=500)
     with pytest.raises(ModelUnavailable, match="ended the answer"):
         list(OllamaModel("m", httpserver.url_for("")).stream([], []))
+
+
+def test_an_answer_that_is_too_long_says_so_after_its_words(ollama):
+    ollama.done_reason = "length"
+    pieces = ollama.says(["on and on"]).stream([], [])
+    assert next(pieces) == "on and on"
+    with pytest.raises(ModelUnavailable, match="cut after 3,072 tokens"):
+        next(pieces)
+
+
+@pytest.mark.parametrize("arguments", [["T4"], "T4", 3, None])
+def test_a_call_without_named_arguments_ends_the_answer_in_one_sentence(ollama, arguments):
+    with pytest.raises(ModelUnavailable, match="ended the answer") as raised:
+        list(ollama.says([call("devices", arguments)]).stream([], []))
+    assert json.dumps(str(raised.value)).count(r"\n") == 0

@@ -17,6 +17,12 @@ from leadline.interfaces.chat.numbers import unfounded_numbers
         ("A share of 5 % of 100", ['{"risk": 0.05}'], ["100"]),
         ("Nothing to say", ["1"], []),
         ("It takes 1e999 s.", ["1e999"], ["1e999"]),
+        ("It takes 5 hours.", ["elapsed  2h 05m"], ["5"]),
+        ("It takes 2.1 hours, or 125 minutes.", ["elapsed  2h 05m"], []),
+        ("The limit is 2 hours.", ["walltime 02:00:00"], []),
+        ("It needs 8 GB.", ["2 GPUs, 16 GiB"], ["8"]),
+        ("It costs $7.", ["7.5 GiB"], ["7"]),
+        ("19.5 TFLOPS on the A100, for Mistral-7B", ["peak 19500000000000.0", "Mistral-7B"], []),
     ],
 )
 def test_a_number_is_founded_if_a_source_has_it_in_any_unit_and_rounding(words, sources, unfounded):

@@ -1,12 +1,15 @@
 """The command line of a tool's call, which gives the same answer."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from leadline.core.errors import excerpt
 
 LISTS = {"systems": "systems", "devices": "devices", "history": "history", "models": "model"}
 """Tool → command with ``list`` and ``show``."""
 NAMED = {"systems": "name", "devices": "name", "history": "run", "models": "name"}
-"""Tool → the argument that names one of its things."""
+"""Tool → the argument that names a single system, device, run or model."""
 RENAMED = {"memory_bytes": "memory", "time_s": "time", "deadline_s": "deadline", "values": "set"}
 UNITS = {"memory_bytes": "B", "time_s": "s", "deadline_s": "s"}
 
@@ -35,6 +38,12 @@ def command_line(tool: str, arguments: Mapping[str, Any], subject: Sequence[str]
         command = rest.pop("command")
         return ["submit", *_options(rest), "--", *command]
     return [tool, *_options(rest, but="workload"), *(["--"] if len(subject) > 1 else []), *subject]
+
+
+def shown_command(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Return the command line for the user's decision: nothing in it is hidden by a control character or a cut."""
+    line = shlex.join(["leadline", *command_line(tool, arguments)])
+    return excerpt(line, len(line))
 
 
 def _names(*names: str | None) -> list[str]:

@@ -1,13 +1,14 @@
 """A conversation: each question becomes calls of tools, by a language model or by the grammar."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
-from leadline.core.documents import to_json
-from leadline.core.errors import LeadlineError
+from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.frozen import Frozen
+from leadline.interfaces.chat.command_line import shown_command
+from leadline.interfaces.chat.context import Message, MessageHistory
 from leadline.interfaces.chat.grammar import Refusal, understand
 from leadline.interfaces.chat.numbers import unfounded_numbers
 from leadline.interfaces.chat.question import ToolCall
@@ -16,12 +17,11 @@ from leadline.interfaces.tools import Tool
 MOST_ROUNDS = 6
 """Rounds of calls for one question; a model that calls on and on is stopped."""
 MOST_CALLS = 8
-RESULT_CHARACTERS = 12_000
-"""Longest result that a model reads; the rest is cut."""
+"""Calls for one question."""
 
 
 class PartKind(StrEnum):
-    """What a part of an answer is."""
+    """Kind of a part of an answer."""
 
     CALL = "call"  # the command line that asks for the same
     RESULT = "result"  # the answer of the tool, as the command prints it
@@ -52,7 +52,10 @@ class Model(Protocol):
 
     name: str
 
-    def stream(self, messages: Sequence[dict[str, Any]], tools: Sequence[Tool]) -> Iterator[Any]:
+    def message_tokens(self, tools: Sequence[Tool]) -> int:
+        """Return the tokens of the context that are left for messages beside the tools and the answer."""
+
+    def stream(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Iterator[Any]:
         """Yield words, and calls with ``name`` and ``arguments``.
 
         Raises:
@@ -82,18 +85,20 @@ class Conversation:
         self._agrees = agrees
         self._model = model
         self._before: ToolCall | None = None
-        self._messages: list[dict[str, Any]] = [{"role": "system", "content": system_message}]
+        tokens = model.message_tokens(list(tools.values())) if model else 0
+        self._history = MessageHistory(system_message, tokens)
+        self._sources: list[str] = []
         self.parts: list[tuple[str, list[Part]]] = []
 
     def ask(self, question: str) -> Iterator[Part]:
         """Yield the parts of the answer to a question; ``parts`` keeps a model's words together."""
-        said: list[Part] = []
-        self.parts.append((question, said))
-        for part in self._by_model(question) if self._model else self._by_grammar(question):
-            if said and said[-1].kind is part.kind is PartKind.WORDS:  # a model says one word at a time
-                said[-1] = Part(PartKind.WORDS, said[-1].text + part.text)
+        kept: list[Part] = []
+        self.parts.append((question, kept))
+        for part in self._by_model(question, self._model) if self._model else self._by_grammar(question):
+            if kept and kept[-1].kind is part.kind is PartKind.WORDS:  # a model says one word at a time
+                kept[-1] = Part(PartKind.WORDS, kept[-1].text + part.text)
             else:
-                said.append(part)
+                kept.append(part)
             yield part
 
     def to_markdown(self) -> str:
@@ -104,7 +109,7 @@ class Conversation:
             for part in parts:
                 fenced = part.kind in (PartKind.CALL, PartKind.RESULT)
                 blocks.append(f"```\n{part.text.replace('```', '` ` `')}\n```" if fenced else part.text)
-        return "\n\n".join(blocks) + "\n"
+        return without_marks("\n\n".join(blocks)) + "\n"
 
     def _by_grammar(self, question: str) -> Iterator[Part]:
         understood = understand(question, self._before, self._systems)
@@ -117,59 +122,77 @@ class Conversation:
             return
         yield from self._run(understood.tool, understood.arguments)
 
-    def _by_model(self, question: str) -> Iterator[Part]:
-        self._messages.append({"role": "user", "content": question})
-        results: list[str] = [question]
+    def _by_model(self, question: str, model: Model) -> Iterator[Part]:
+        self._history.add("user", question)
+        self._sources.append(question)
+        words: list[str] = []
+        for part in self._rounds(model):
+            if part.kind is PartKind.WORDS:
+                words.append(part.text)
+            yield part
+        if unfounded := unfounded_numbers("".join(words), self._sources):
+            yield Part(PartKind.NOTE, f"No tool said {', '.join(unfounded)}: do not rely on it.")
+
+    def _rounds(self, model: Model) -> Iterator[Part]:
+        """Let the model call tools until it answers, and yield the parts."""
         calls_left = MOST_CALLS
         for _ in range(MOST_ROUNDS):
-            words, calls = "", []
             try:
-                for piece in self._model.stream(self._messages, list(self._tools.values())):  # type: ignore[union-attr]
-                    if isinstance(piece, str):
-                        words += piece
-                        yield Part(PartKind.WORDS, piece)
-                    else:
-                        calls.append(piece)
+                calls = yield from self._round(model)
             except LeadlineError as error:
                 yield Part(PartKind.NOTE, str(error))
                 return
-            self._messages.append({
-                "role": "assistant", "content": words,
-                "tool_calls": [{"function": {"name": call.name, "arguments": dict(call.arguments)}} for call in calls],
-            })  # fmt: skip
             if not calls:
-                yield from self._checked(words, results)
                 return
             for call in calls:
                 calls_left -= 1
-                result = "error: too many calls for one question" if calls_left < 0 else ""
-                if not result:
-                    result, parts = self._called(call.name, call.arguments)
-                    results.append(result)
-                    yield from parts
-                self._messages.append({"role": "tool", "tool_name": call.name, "content": result[:RESULT_CHARACTERS]})
+                if calls_left < 0:
+                    result = f"error: more than {MOST_CALLS} calls for one question"
+                else:
+                    result = yield from self._called(call.name, call.arguments)
+                self._history.add("tool", result, tool_name=call.name)
         yield Part(PartKind.NOTE, f"The model called tools {MOST_ROUNDS} times without an answer, and was stopped.")
 
-    def _called(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, list[Part]]:
-        """Return what the model reads of a call, and what the user sees."""
-        tool = self._tools.get(name)
-        if tool is None:
-            return f"error: there is no tool {name[:100]!r}", []
+    def _round(self, model: Model) -> Generator[Part, None, list[Any]]:
+        """Let the model read and write once, yield its words, and return its calls; ``LeadlineError`` as it raises."""
+        messages, left_out = self._history.fit()
+        if left_out:
+            yield Part(PartKind.NOTE, left_out)
+        words, calls = "", []
         try:
-            checked = tool.check(arguments)
+            for piece in model.stream(messages, list(self._tools.values())):
+                if isinstance(piece, str):
+                    words += piece
+                    yield Part(PartKind.WORDS, piece)
+                else:
+                    calls.append(piece)
+        except LeadlineError:
+            self._history.add("assistant", words)
+            raise
+        tool_calls = [{"function": {"name": call.name, "arguments": dict(call.arguments)}} for call in calls]
+        self._history.add("assistant", words, tool_calls=tool_calls)
+        return calls
+
+    def _called(self, name: str, arguments: Mapping[str, Any]) -> Generator[Part, None, str]:
+        """Check and run a call of the model, yield its parts, and return what the model reads of it."""
+        try:
+            if name not in self._tools:
+                raise InvalidInput(f"there is no tool {name[:100]!r}")
+            checked = self._tools[name].check(arguments)
         except LeadlineError as error:
-            return f"error: {error}", []
-        parts = list(self._run(name, checked))
-        refused = next((part.text for part in parts if part.kind is PartKind.NOTE), "")
-        if refused:
-            return f"error: {refused}", parts
-        return next(part.text for part in parts if part.kind is PartKind.RESULT), parts
+            yield Part(PartKind.NOTE, f"A call of the model was refused: {error}")
+            return f"error: {error}"
+        parts = []
+        for part in self._run(name, checked):
+            parts.append(part)
+            yield part
+        self._sources.append(parts[-1].text)
+        return f"error: {parts[-1].text}" if parts[-1].kind is PartKind.NOTE else parts[-1].text
 
     def _run(self, name: str, arguments: Mapping[str, Any]) -> Iterator[Part]:
+        """Yield the command line and its result, or a note that says why nothing ran."""
         if self._tools[name].acts and not self._agrees(name, arguments):
-            yield Part(
-                PartKind.NOTE, f"You did not agree, so nothing was done: {name} {to_json(dict(arguments), indent=0)}"
-            )
+            yield Part(PartKind.NOTE, f"You did not agree, so nothing was done: {shown_command(name, arguments)}")
             return
         try:
             line, text = self._answering(name, arguments)
@@ -178,11 +201,6 @@ class Conversation:
             return
         yield Part(PartKind.CALL, line)
         yield Part(PartKind.RESULT, text)
-
-    def _checked(self, words: str, results: Sequence[str]) -> Iterator[Part]:
-        """Yield a note about numbers in the model's words that no result has."""
-        if unfounded := unfounded_numbers(words, results):
-            yield Part(PartKind.NOTE, f"No tool said {', '.join(unfounded)}: do not rely on it.")
 
 
 def without_marks(text: str) -> str:

@@ -2,20 +2,27 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import httpx
 import ollama
 
+from leadline.core.documents import to_json
 from leadline.core.errors import LeadlineError
 from leadline.core.frozen import Frozen
+from leadline.interfaces.chat.context import Message, count_tokens
 from leadline.interfaces.tools import Tool
 
-Message = dict[str, Any]
 DEFAULT_HOST = "http://127.0.0.1:11434"
 DEFAULT_MODEL = "qwen3:8b"
 CONTEXT_TOKENS = 16_384
-"""Ollama's default context is so short that it cuts the tools away."""
+"""Context that is requested. Ollama's default of 4,096 is too short for the tools, and it cuts what is too long
+without a word."""
+ANSWER_TOKENS = 3_072
+"""Part of the context that is kept for the answer, including what the model thinks before it."""
+LEAST_TOKENS = 12_288
+"""Shortest context of a model: the tools, the answer, and a question with its result."""
 ANSWER_S = 300.0
 """Longest silence of the server, which may have to load the model first."""
 CONNECT_S = 3.0
@@ -45,10 +52,10 @@ class OllamaModel:
         ModelUnavailable: the address of the server cannot be read.
     """
 
-    def __init__(self, name: str = "", host: str = "", context_tokens: int = CONTEXT_TOKENS) -> None:
+    def __init__(self, name: str = "", host: str = "") -> None:
         self.name = name or os.environ.get("LEADLINE_CHAT_MODEL") or DEFAULT_MODEL
         self.host = host or os.environ.get("OLLAMA_HOST") or DEFAULT_HOST
-        self._options = {"num_ctx": context_tokens, "temperature": 0.0}
+        self._context_tokens = CONTEXT_TOKENS
         try:
             self._client = ollama.Client(self.host, timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S))
         except ValueError as error:
@@ -57,43 +64,61 @@ class OllamaModel:
             ) from error
 
     def check(self) -> None:
-        """Check that the server answers and the model calls tools.
+        """Check that the server answers, and that the model calls tools and reads enough; adapt to its context.
 
         Raises:
-            ModelUnavailable: the server does not answer, or the model is missing or calls no tools.
+            ModelUnavailable: the server does not answer, or the model is missing or cannot be used.
         """
         try:
-            capabilities = self._client.show(self.name).capabilities or []
+            shown = self._client.show(self.name)
         except ollama.ResponseError as error:
-            raise ModelUnavailable(
-                f"Ollama at {self.host} has no model {self.name}: type ollama pull {self.name}, or name another with "
-                f"--model ({str(error)[:200]})"
-            ) from error
+            fix = f"type ollama pull {self.name}, or name another with --model"
+            why = f"has no model {self.name}: {fix}" if error.status_code == HTTPStatus.NOT_FOUND else "is out of order"
+            raise ModelUnavailable(f"Ollama at {self.host} {why} ({str(error)[:200]})") from error
         except (ConnectionError, httpx.HTTPError, ValueError) as error:
-            raise ModelUnavailable(f"no Ollama answers at {self.host}") from error
-        if "tools" not in capabilities:
+            raise ModelUnavailable(f"no Ollama answers at {self.host}: start it, or name another with --host") from error
+        if "tools" not in (shown.capabilities or ()):
             raise ModelUnavailable(
                 f"the model {self.name} calls no tools: name another with --model, such as {DEFAULT_MODEL}"
             )
+        lengths = [value for key, value in (shown.modelinfo or {}).items() if key.endswith(".context_length")]
+        self._context_tokens = min([CONTEXT_TOKENS, *(value for value in lengths if isinstance(value, int))])
+        if self._context_tokens < LEAST_TOKENS:
+            raise ModelUnavailable(
+                f"the model {self.name} reads {self._context_tokens:,} tokens, and the tools need {LEAST_TOKENS:,}: "
+                f"name another with --model, such as {DEFAULT_MODEL}"
+            )
+
+    def message_tokens(self, tools: Sequence[Tool]) -> int:
+        """Return the tokens of the context that are left for messages beside the tools and the answer."""
+        return self._context_tokens - ANSWER_TOKENS - count_tokens(to_json(_described(tools), indent=0))
 
     def stream(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Iterator[str | ModelCall]:
         """Yield the model's words as they come, and its calls.
 
         Raises:
-            ModelUnavailable: the server ended the answer.
+            ModelUnavailable: the server ended the answer, or cut it.
         """
-        described = [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.summary, "parameters": tool.schema},
-            }
-            for tool in tools
-        ]
+        options = {"num_ctx": self._context_tokens, "num_predict": ANSWER_TOKENS, "temperature": 0.0}
+        reason: str | None = None
         try:
-            for part in self._client.chat(self.name, messages, tools=described, stream=True, options=self._options):
+            for part in self._client.chat(
+                self.name, messages, tools=_described(tools), stream=True, options=options
+            ):
+                reason = part.done_reason or reason
                 if part.message.content:
                     yield part.message.content
                 for call in part.message.tool_calls or ():
                     yield ModelCall(call.function.name, dict(call.function.arguments))
         except (ollama.ResponseError, ConnectionError, httpx.HTTPError, ValueError) as error:
             raise ModelUnavailable(f"Ollama at {self.host} ended the answer: {str(error)[:200]}") from error
+        if reason == "length":
+            raise ModelUnavailable(f"the answer was cut after {ANSWER_TOKENS:,} tokens: ask for less at once")
+
+
+def _described(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Return the tools as Ollama expects them."""
+    return [
+        {"type": "function", "function": {"name": tool.name, "description": tool.summary, "parameters": tool.schema}}
+        for tool in tools
+    ]

@@ -10,7 +10,7 @@ from leadline.interfaces.chat.slots import Reading
 
 
 def read_workload(reading: Reading) -> None:
-    """Read the name of a workload: a file, a model of the hub, or a command with a script."""
+    """Read the name of a workload: a file or a model of the hub."""
     for cue in ("file", "hub"):
         for match in reading.take(cue):
             reading.put("workload", match[0].rstrip("."), match.start())
@@ -68,9 +68,8 @@ def read_jobs(reading: Reading, systems: Collection[str], *, said: bool) -> list
     named: list[tuple[int, str]] = []
     found: list[tuple[int, str]] = []
     for match in reading.take("job-name", all_of_them=True):
-        plain = match[1].isalpha() and not match[0].lower().startswith("jobs")
         if (
-            (match[1].isalpha() and not plain)
+            (match[1].isalpha() and match[0].lower().startswith("jobs"))
             or match[1].lower() in cues.words("no-names")
             or match[1].endswith(("ing", "ed", "'s"))
         ):

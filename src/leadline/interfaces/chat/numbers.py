@@ -2,33 +2,110 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-_NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:,\d{3})+(?:\.\d+)?|(?<![\w.])\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-FACTORS = (1.0, 60.0, 3600.0, 86400.0, 1e-3, 1e3, 1e6, 1e9, 1e12, 2.0**10, 2.0**20, 2.0**30, 2.0**40, 100.0)
-"""Units in which people give what a tool gives in seconds, bytes or shares."""
+from leadline.core.frozen import Frozen
+from leadline.core.units import DAY_S, HOUR_S, MINUTE_S
+
 SMALL = 10
-"""Numbers up to here count things in a sentence: two options, step 3."""
+"""Whole numbers up to here without a unit count parts of a sentence: two options, step 3."""
+_TIME_S = {"s": 1.0, "m": MINUTE_S, "h": HOUR_S, "d": DAY_S, "w": 7 * DAY_S}
+_POWERS = {"k": 1, "thousand": 1, "m": 2, "million": 2, "g": 3, "billion": 3, "t": 4, "trillion": 4, "p": 5}
+_QUANTITY = re.compile(
+    r"(?P<money>[$€£]\s?)?(?<![\w.])(?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
+    r"(?:[ -]?(?:(?P<ms>ms)\b|(?P<time>s|sec|seconds?|m|min|minutes?|h|hrs?|hours?|d|days?|w|weeks?)\b"
+    r"|(?P<power>[kMGTP]|thousand|million|billion|trillion)\b|(?P<prefix>[kKMGTP]?)i?(?:B|bytes?|b/s|FLOP|Hz)"
+    r"|(?P<share>%|percent\b)|(?P<currency>USD|dollars?)\b))?"
+)
+_SPAN = re.compile(r"(?<![\w.:-])(?:(\d+)([dhm]) (\d\d)([hms])\b|(\d+):(\d\d):(\d\d)(?!:))")
+"""A duration as tools write it: ``2h 05m`` or ``02:05:00``."""
+
+
+class Quantity(Frozen):
+    """A number in a text.
+
+    Attributes:
+        text: its digits.
+        value: its value in its unit.
+        most_off: half a unit of its last digit.
+        kind: what its unit measures: time, amount, share or money; empty without a unit.
+        scales: seconds, bytes or shares that its unit may mean: a GB has 1000³ or 1024³ bytes.
+    """
+
+    text: str
+    value: float
+    most_off: float
+    kind: str = ""
+    scales: tuple[float, ...] = (1.0,)
 
 
 def unfounded_numbers(words: str, sources: Iterable[str]) -> list[str]:
-    """Return the numbers in a text that are in no source, whatever their unit and rounding."""
-    known = sorted({value for source in sources for _, value in _numbers(source)})
-    return list(dict.fromkeys(text for text, value in _numbers(words) if not _is_founded(text, value, known)))
+    """Return the numbers in a text that are in no source, in another unit or with fewer digits."""
+    known = [quantity for source in sources for quantity in read_quantities(source)]
+    quantities = read_quantities(words)
+    units = {(quantity.kind, quantity.scales) for quantity in quantities}
+    return list(dict.fromkeys(each.text for each in quantities if not _is_founded(each, known, units)))
 
 
-def _numbers(text: str) -> list[tuple[str, float]]:
-    return [(match[0], float(match[0].replace(",", ""))) for match in _NUMBER.finditer(text)]
+def read_quantities(text: str) -> list[Quantity]:
+    """Return the numbers in a text with their units."""
+    spans = [_span(match) for match in _SPAN.finditer(text)]
+    return [*spans, *map(_quantity, _QUANTITY.finditer(_SPAN.sub(" ", text)))]
 
 
-def _is_founded(text: str, value: float, known: Sequence[float]) -> bool:
-    if value.is_integer() and value <= SMALL:
+def _span(match: re.Match[str]) -> Quantity:
+    if match[1] is None:
+        seconds = float(match[5]) * HOUR_S + float(match[6]) * MINUTE_S + float(match[7])
+        return Quantity(match[0], seconds, 0.5, "time")
+    last_s = _TIME_S[match[4]]
+    return Quantity(match[0], float(match[1]) * _TIME_S[match[2]] + float(match[3]) * last_s, last_s / 2, "time")
+
+
+def _quantity(match: re.Match[str]) -> Quantity:
+    number = match["digits"].replace(",", "")
+    plain = Quantity(match["digits"], float(number), _half_unit(number))
+    if match["money"] or match["currency"]:
+        return replace(plain, kind="money")
+    if match["ms"] or match["time"]:
+        return replace(plain, kind="time", scales=(1e-3 if match["ms"] else float(_TIME_S[match["time"][0]]),))
+    if match["share"]:
+        return replace(plain, kind="share", scales=(0.01,))
+    if (prefix := match["power"] or match["prefix"]) is None:
+        return plain
+    # A bare B is a byte or a billion.
+    scales = tuple(base ** _POWERS[prefix.lower()] for base in (1e3, 1024.0)) if prefix else (1.0, 1e9)
+    return replace(plain, kind="amount", scales=scales)
+
+
+def _half_unit(number: str) -> float:
+    """Return half a unit of the last digit; of 12000 two zeros may be rounded."""
+    if "e" in number.lower():
+        return 0.5
+    decimals = len(number.partition(".")[2])
+    zeros = 0 if decimals else len(number) - len(number.rstrip("0"))
+    rounded = min(zeros, 2, len(number) - 2) if zeros < len(number) - 1 else 0
+    return 0.5000001 * 10.0 ** (rounded - decimals)
+
+
+def _is_founded(quantity: Quantity, known: Sequence[Quantity], units: Iterable[tuple[str, tuple[float, ...]]]) -> bool:
+    """Tell whether a number is known; without a unit it may have one of ``units``: 2.5 h (2.1 to 3.2)."""
+    if quantity.kind:
+        return any(_is_same(quantity, each) for each in known)
+    if quantity.value.is_integer() and quantity.value <= SMALL:
         return True
-    decimals = len(text.partition(".")[2]) if "e" not in text.lower() else 0
-    # Half a unit of the last digit; of 12,000 two zeros may be rounded.
-    digits = text.replace(",", "")
-    zeros = len(digits) - len(digits.rstrip("0")) if not decimals else 0
-    most_off = (
-        0.5000001 * 10.0 ** (max(0, min(zeros, 2, len(digits) - 2)) - decimals) if zeros < len(digits) - 1 else 0.5
+    readings = [replace(quantity, kind=kind, scales=scales) for kind, scales in {("", (1.0,)), *units}]
+    return any(_is_same(reading, each) for reading in readings for each in known)
+
+
+def _is_same(quantity: Quantity, known: Quantity) -> bool:
+    """Tell whether two numbers are equal in a unit that both may have; a number without a unit may have any."""
+    if quantity.kind and known.kind:
+        if quantity.kind != known.kind:
+            return False
+        pairs = [(scale, scale_known) for scale in quantity.scales for scale_known in known.scales]
+    else:
+        pairs = [(1.0, 1.0), *((scale, 1.0) for scale in quantity.scales), *((1.0, scale) for scale in known.scales)]
+    return any(
+        abs(known.value * scale_known - quantity.value * scale) <= quantity.most_off * scale
+        for scale, scale_known in pairs
     )
-    return any(abs(one / factor - value) <= most_off or abs(one * factor - value) <= most_off
-               for one in known for factor in FACTORS)  # fmt: skip

@@ -3,6 +3,8 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from leadline.core.errors import MissingExtra
+
 if TYPE_CHECKING:
     from leadline.interfaces.chat.model import OllamaModel
 
@@ -11,13 +13,17 @@ def reach_model(name: str | None = None, host: str | None = None) -> "tuple[Olla
     """Return the model and where it answers, or None and why there is no model.
 
     Args:
-        name: Name of a model; the settings' or the usual one by default.
-        host: Address of the Ollama server; that of the settings or of this machine by default.
+        name: Name of a model; that of ``LEADLINE_CHAT_MODEL`` or the usual one by default.
+        host: Address of the Ollama server; that of ``OLLAMA_HOST`` or of this machine by default.
 
     Raises:
-        ModelUnavailable: the model that was named cannot be used.
+        MissingExtra: a model or server was named, but the client of Ollama is not installed.
+        ModelUnavailable: the model or server that was named cannot be used.
     """
+    is_named = bool(name or host)
     if find_spec("ollama") is None:
+        if is_named:
+            raise MissingExtra("leadline chat with a model", "chat")
         return None, "the package ollama is not installed (pip install 'leadline[chat]')"
     from leadline.interfaces.chat.model import ModelUnavailable, OllamaModel  # noqa: PLC0415 - an optional extra
 
@@ -25,7 +31,7 @@ def reach_model(name: str | None = None, host: str | None = None) -> "tuple[Olla
         model = OllamaModel(name or "", host or "")
         model.check()
     except ModelUnavailable as error:
-        if name is not None:
+        if is_named:
             raise
         return None, str(error)
     return model, f"{model.name} on {model.host}"

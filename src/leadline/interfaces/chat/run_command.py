@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from leadline.interfaces.chat.command_line import command_line
 LONGEST_S = 900.0
 """A script is traced for minutes at most; a submission to a silent scheduler ends sooner."""
 NOTHING_FITS = 3
-"""Exit code of an answer that is a no."""
+"""Exit code of an answer that nothing fits."""
 
 
 class CommandRunner(Frozen):
@@ -40,15 +40,26 @@ class CommandRunner(Frozen):
         )
         words = command_line(tool, arguments, subject)
         yes = ["--yes"] if tool in ("submit", "cancel") else []
-        ended = process_runner()(
-            [sys.executable, "-m", "leadline", words[0], *yes, *words[1:]], cwd=self.folder,
-            env={"COLUMNS": "100"}, timeout_s=LONGEST_S,
-        )  # fmt: skip
-        # Lines about what is going on end so, and are of no use afterwards.
-        lines = [line for line in ended.stderr.splitlines() if not line.endswith("…")]
-        said = "\n".join(lines).strip().removeprefix("leadline: ")
-        if ended.timed_out:
-            raise JobFailed(f"leadline {tool} did not answer within {LONGEST_S / 60:.0f} minutes")
-        if ended.returncode not in (0, NOTHING_FITS):
-            raise LeadlineError(said or f"leadline {tool} failed with exit code {ended.returncode}")
-        return f"leadline {shlex.join(words)}", "\n".join(filter(None, [ended.stdout.rstrip(), said]))
+        output, notes = run_leadline([words[0], *yes, *words[1:]], self.folder)
+        return f"leadline {shlex.join(words)}", "\n".join(filter(None, [output.rstrip(), notes]))
+
+
+def run_leadline(words: Sequence[str], folder: Path | None = None) -> tuple[str, str]:
+    """Run a command of Leadline in a folder, and return its output and its notes.
+
+    Raises:
+        JobFailed: it takes too long.
+        LeadlineError: it failed; the message is its own.
+    """
+    # With -P, no file of the folder stands in for a module of Python.
+    argv = [sys.executable, "-P", "-m", "leadline", *words]
+    ended = process_runner()(argv, cwd=folder, env={"COLUMNS": "100"}, timeout_s=LONGEST_S)
+    # Lines about what is going on end so, and are of no use afterwards.
+    notes = "\n".join(line for line in ended.stderr.splitlines() if not line.endswith("…")).strip()
+    if ended.timed_out:
+        raise JobFailed(f"leadline {words[0]} did not answer within {LONGEST_S / 60:.0f} minutes")
+    if ended.returncode not in (0, NOTHING_FITS):
+        raise LeadlineError(
+            notes.removeprefix("leadline: ") or f"leadline {words[0]} failed with exit code {ended.returncode}"
+        )
+    return ended.stdout, notes.removeprefix("leadline: ")

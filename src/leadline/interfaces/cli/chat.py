@@ -9,7 +9,7 @@ import click
 
 from leadline.app.composition import user_catalog
 from leadline.files.atomic import write_atomically
-from leadline.interfaces.chat.command_line import command_line
+from leadline.interfaces.chat.command_line import shown_command
 from leadline.interfaces.chat.conversation import Conversation, Part, PartKind, without_marks
 from leadline.interfaces.chat.reach import reach_model, system_message
 from leadline.interfaces.chat.run_command import CommandRunner
@@ -42,12 +42,12 @@ def chat(question: tuple[str, ...], *, model: str | None, host: str | None, no_m
         tools(folder, scripts=True), [system.name for system in user_catalog().systems()],
         CommandRunner(folder, scripts=True), _agrees, reached, system_message() if reached else "",
     )  # fmt: skip
-    try:
-        for asked in [" ".join(question)] if question else _questions():
-            _answer(conversation, asked)
-    finally:
-        if save is not None and conversation.parts:
-            write_atomically(save, conversation.to_markdown())
+    for text in [" ".join(question)] if question else _questions():
+        try:
+            _answer(conversation, text)
+        finally:
+            if save is not None:
+                write_atomically(save, conversation.to_markdown())
 
 
 def _questions() -> Iterator[str]:
@@ -55,14 +55,14 @@ def _questions() -> Iterator[str]:
         print_note(HELP)
     while True:
         try:
-            asked = input("> " if sys.stdin.isatty() else "").strip()
+            question = input("> " if sys.stdin.isatty() else "").strip()
         except EOFError:
             return
-        if not asked:
+        if not question:
             if sys.stdin.isatty():
                 return
             continue
-        yield asked
+        yield question
 
 
 def _answer(conversation: Conversation, question: str) -> None:
@@ -89,5 +89,5 @@ def _agrees(tool: str, arguments: Mapping[str, Any]) -> bool:
     """Ask the user; without a terminal nobody can agree."""
     if not sys.stdin.isatty():
         return False
-    print_note("leadline " + " ".join(command_line(tool, arguments)))
+    print_note(shown_command(tool, arguments))
     return click.confirm("Do this?", default=False, err=True)

@@ -19,13 +19,13 @@ PORT = 8643
     "--token-file", "FILE", "File with the token that requests of --http must show.", "web-token in the data folder",
     type=FILE,
 )  # fmt: skip
-@flag("--allow-submit", "Offer submit and cancel, too.")
+@flag("--allow-submit", "Offer submit, cancel and approve, too; each call asks you.")
 @flag("--allow-scripts", "Estimate scripts of this folder, which are traced in the sandbox.")
 def mcp(*, http: bool, port: int, token_file: Path | None, allow_submit: bool, allow_scripts: bool) -> None:
     """Serve the tools to an assistant that speaks the Model Context Protocol; workloads are files of this folder.
 
     An assistant starts it by itself: name the command leadline mcp in its settings. It changes nothing unless you allow
-    it to submit.
+    it to submit. Then it asks you before each change, through the assistant's own dialog.
     """
     if any(find_spec(package) is None for package in ("mcp", "uvicorn")):
         raise MissingExtra("leadline mcp", "mcp")
@@ -33,11 +33,11 @@ def mcp(*, http: bool, port: int, token_file: Path | None, allow_submit: bool, a
     from leadline.interfaces.web.server import read_token, serve  # noqa: PLC0415
     from leadline.interfaces.web.settings import WebSettings  # noqa: PLC0415
 
-    settings = WebSettings("", Path.cwd(), allow_submit=allow_submit, allow_scripts=allow_scripts)
+    token = read_token(token_file) if http else ""
+    settings = WebSettings(token, Path.cwd(), allow_submit=allow_submit, allow_scripts=allow_scripts)
     if not http:
         mcp_server.run_on_stdio(settings)
         return
-    settings = WebSettings(read_token(token_file), Path.cwd(), allow_submit=allow_submit, allow_scripts=allow_scripts)
     serve(
         settings, "127.0.0.1", port, lambda address: print_note(f"the tools are at {address}mcp"), mcp_server.http_app
     )  # fmt: skip

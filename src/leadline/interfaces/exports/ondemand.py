@@ -1,10 +1,12 @@
 """A folder with an app for Open OnDemand, which starts ``leadline web`` in a job of its user."""
 
+import re
 import shlex
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput
 from leadline.files.atomic import write_atomically
+from leadline.interfaces.exports.quoting import yaml_string
 
 FILES = {
     "manifest.yml": (
@@ -12,11 +14,11 @@ FILES = {
         "description: Time, memory and cost of AI jobs before they run.\n"
     ),
     "form.yml.erb": (
-        '---\ncluster: "{cluster}"\nattributes:\n'
+        "---\ncluster: {cluster}\nattributes:\n"
         '  bc_num_hours:\n    label: "Hours"\n    value: 2\n    min: 1\n    max: 12\n'
         '  folder:\n    label: "Folder with your workloads"\n    value: "<%= Dir.home %>"\n'
         '  allow_submit:\n    widget: check_box\n    label: "Submit and cancel jobs, too"\n    value: 0\n'
-        "form:\n  - bc_num_hours\n  - folder\n  - allow_submit\n"
+        "form:\n  - bc_num_hours\n  - bc_account\n  - folder\n  - allow_submit\n"
     ),
     "submit.yml.erb": (
         "---\nbatch_connect:\n  template: basic\n"
@@ -29,9 +31,9 @@ FILES = {
         "export port password token_file\n"
     ),
     "template/script.sh.erb": (
-        '#!/usr/bin/env bash\ncd "<%= context.folder %>" || exit 1\n'
-        'exec {leadline} web --host 0.0.0.0 --port "$port" --token-file "$token_file" \\\n'
-        '  --root-path "/node/$(hostname)/$port" --allow-host "{host}" \\\n'
+        '#!/usr/bin/env bash\n<%- require "shellwords" -%>\ncd -- <%= Shellwords.escape(context.folder) %> || exit 1\n'
+        'exec leadline web --host 0.0.0.0 --port "$port" --token-file "$token_file" \\\n'
+        '  --root-path "/node/$(hostname)/$port" --allow-host {host} \\\n'
         '  <%= context.allow_submit == "1" ? "--allow-submit" : "" %>\n'
     ),
     "view.html.erb": (
@@ -43,28 +45,27 @@ FILES = {
         "`/var/www/ood/apps/sys/leadline`. Edit `form.yml.erb` if the cluster has another name.\n"
     ),
 }  # fmt: skip
-"""File → its content; ``{cluster}``, ``{host}`` and ``{leadline}`` are filled in."""
+"""File → its content; ``{cluster}`` and ``{host}`` are filled in."""
 
 
-def write_app(folder: Path, *, cluster: str, host: str, leadline: str) -> tuple[Path, ...]:
+def write_app(folder: Path, *, cluster: str, host: str) -> tuple[Path, ...]:
     """Write the app into a new or empty folder, and return its files.
 
     Args:
         folder: The app's folder.
         cluster: The cluster's name in Open OnDemand's ``clusters.d``.
         host: Name of the server under which its users open Open OnDemand.
-        leadline: Path of the command on the compute nodes.
 
     Raises:
         InvalidInput: the folder is not empty.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise InvalidInput(f"{folder} is not empty: name a new folder")
-    values = {"{cluster}": cluster, "{host}": host, "{leadline}": shlex.quote(leadline)}
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InvalidInput(f"{folder} is not an empty folder: name a new one")
+    values = {"{cluster}": yaml_string(cluster), "{host}": shlex.quote(host)}
     written = []
-    for name, content in FILES.items():
-        for mark, value in values.items():
-            content = content.replace(mark, value)  # noqa: PLW2901
+    for name, template in FILES.items():
+        # ERB would run what stands between its own marks.
+        content = re.sub(r"\{(cluster|host)\}", lambda match: values[match[0]].replace("<%", "<%%"), template)
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)

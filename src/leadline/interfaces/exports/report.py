@@ -12,6 +12,7 @@ from leadline import __version__
 from leadline.core.errors import InvalidInput
 from leadline.core.units import format_duration
 from leadline.files.atomic import write_atomically
+from leadline.interfaces import documents
 from leadline.interfaces.page_text import FILTERS
 from leadline.interfaces.tables import format_place
 
@@ -25,7 +26,7 @@ def write_report(document: Mapping[str, Any], file: Path, *, command: str = "") 
 
     Args:
         document: Document of an estimate, of estimates, or of a recommendation.
-        file: The file, which must end with ``.html``.
+        file: The HTML file.
         command: The command line that gave the document.
 
     Raises:
@@ -48,18 +49,15 @@ def write_report(document: Mapping[str, Any], file: Path, *, command: str = "") 
 
 
 def _rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    match document.get("schema"):
-        case "leadline.estimate/1":
-            estimates: Sequence[Any] = [document]
-        case "leadline.estimates/1":
-            estimates = document["estimates"]
-        case "leadline.recommendation/1":
-            return [{**option, "place": f"{option['system']}:{option['partition']}"} for option in document["options"]]
-        case other:
-            raise InvalidInput(f"a report shows an estimate or a recommendation, and this is {other}")
+    schema = document.get("schema")
+    if schema == documents.RECOMMENDATION:
+        return [{**option, "place": format_place(option["system"], option["partition"])} for option in document["options"]]
+    if schema not in (documents.ESTIMATE, documents.ESTIMATES):
+        raise InvalidInput(f"a report shows an estimate or a recommendation, and this is {schema}")
+    estimates = [document] if schema == documents.ESTIMATE else document["estimates"]
     return [
-        {"estimate": one, "place": format_place(one["target"]["system"], one["target"]["partition"])}
-        for one in estimates
+        {"estimate": estimate, "place": format_place(estimate["target"]["system"], estimate["target"]["partition"])}
+        for estimate in estimates
     ]
 
 

@@ -10,21 +10,26 @@ from typing import Any
 from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.files.atomic import write_atomically
+from leadline.interfaces import documents
 from leadline.interfaces.json_schemas import LISTS
 
-MAIN_LISTS = {**{name: key for name, (key, _) in LISTS.items()}, "leadline.estimates/1": "estimates",
-              "leadline.recommendation/1": "options", "leadline.system/1": "partitions", "leadline.models/1": "models",
-              "leadline.campaign-status/1": "runs", "leadline.story/1": "told"}  # fmt: skip
-"""Document → the key of the list that its table shows; any other document is one row."""
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+MAIN_LISTS = {
+    **{name: key for name, (key, _) in LISTS.items()},
+    documents.ESTIMATES: "estimates", documents.RECOMMENDATION: "options", documents.SYSTEM: "partitions",
+    documents.MODELS: "models", documents.CAMPAIGN: "runs", documents.STORY: "told", documents.LOGS: "lines",
+    "leadline.campaign-plan/1": "runs", "leadline.check/1": "places", "leadline.findings/1": "findings",
+    "leadline.submitted/1": "jobs",
+}  # fmt: skip
+"""Document → the key of the list that its table shows; any other document is a single row."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """Beginnings of text that spreadsheets would run."""
 
 
 def rows_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a document's table, nested values as columns such as ``elapsed_s.low``."""
     key = MAIN_LISTS.get(str(document.get("schema", "")))
-    items = document[key] if key else [document]
-    return [_flat(item) for item in items]
+    rows = document[key] if key else [document]
+    return [_flat(row if isinstance(row, Mapping) else {"text": row}) for row in rows]
 
 
 def write_table(document: Mapping[str, Any], file: Path) -> int:
@@ -72,7 +77,7 @@ def _harmless(value: object) -> object:
 
 def _parquet(rows: list[dict[str, Any]], columns: list[str]) -> bytes:
     if find_spec("pyarrow") is None:
-        raise MissingExtra("Parquet", "bench")
+        raise MissingExtra("Parquet", "parquet")
     import pyarrow as pa  # noqa: PLC0415 - an optional extra
     import pyarrow.parquet as pq  # noqa: PLC0415
 
