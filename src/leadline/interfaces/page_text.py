@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from leadline.core.units import format_bytes, format_clock, format_count, format_duration
-from leadline.interfaces.tables import format_device
+from leadline.interfaces.tables import format_currency, format_device, format_figures
 
 Document = Mapping[str, Any]
 UNKNOWN = "unknown"
@@ -52,9 +52,7 @@ def rate(value: float | None, unit: str) -> str:
 
 def money(amount: float | None, currency: str | None) -> str:
     """Return an amount with its currency."""
-    if amount is None:
-        return UNKNOWN
-    return f"${amount:,.4g}" if currency == "USD" else f"{amount:,.3g} {currency or ''}".rstrip()
+    return UNKNOWN if amount is None else format_currency(amount, currency)
 
 
 def cost(estimate: Document) -> str:
@@ -124,7 +122,7 @@ def measured(name: str, form: Callable[[float | None], str]) -> Callable[[Docume
 def campaign_line(campaign: Document) -> str:
     """Return progress and money of a campaign."""
     tally = campaign["tally"]
-    return ", ".join(f"{name.replace('_', ' ')}: {value:,.4g}" if isinstance(value, int | float) else f"{name}: {value}"
+    return ", ".join(f"{name.replace('_', ' ')}: {format_figures(value)}" if isinstance(value, int | float) else f"{name}: {value}"
                      for name, value in tally.items() if value not in (None, {}, []))  # fmt: skip
 
 

@@ -145,9 +145,7 @@ def tools(folder: Path, *, scripts: bool = False) -> dict[str, Tool]:
         folder: Folder whose files may be named as workloads.
         scripts: Whether a script may be named, which is traced in the sandbox.
     """
-    workload = {
-        "workload": (Text, WORKLOAD_HELP),
-    }
+    workload = {"workload": (Text, WORKLOAD_HELP)}
     options = _workload_fields()
     places = {"on": (Texts, "Where: SYSTEM, SYSTEM:PARTITION, a device, or local. Default: the whole catalog.")}
     values = {
@@ -156,20 +154,20 @@ def tools(folder: Path, *, scripts: bool = False) -> dict[str, Tool]:
     }
     risk = {"risk": (Share, f"Accepted probability of exceeding a limit. Default: {DEFAULT_RISK:g}.")}
     job = {"job": (Text, "Key of the job or its beginning, its name, or its id at the scheduler.")}
-    ask = _Verbs(folder, scripts=scripts)
+    verbs = _Verbs(folder, scripts=scripts)
     table = [
         Tool("estimate", "Predict time, memory and cost of a job on one place, on several, or on all.",
-             _arguments("estimate", workload, {**places, **values, **options}), ask.estimate,
+             _arguments("estimate", workload, {**places, **values, **options}), verbs.estimate,
              (documents.ESTIMATE, documents.ESTIMATES)),
         Tool("fit", "Check whether a job fits into memory, and find changes that would make it fit.",
-             _arguments("fit", workload, {**places, **risk, **options}), ask.fit, (documents.FIT, documents.FITS)),
+             _arguments("fit", workload, {**places, **risk, **options}), verbs.fit, (documents.FIT, documents.FITS)),
         Tool("recommend", "Choose a system and a configuration under a deadline, a budget and a risk.",
              _arguments("recommend", workload, {
                  **places, "deadline_s": (Seconds, "Seconds until the result is wanted. Default: none."),
                  "budget": (Positive, "Largest cost, in `currency`. Default: none."),
                  "currency": (Text, "Unit of the budget: USD or a site's own unit. Default: USD."),
                  **risk, **values, **options,
-             }), ask.recommend, (documents.RECOMMENDATION,)),
+             }), verbs.recommend, (documents.RECOMMENDATION,)),
         Tool("systems", "List the systems, or show one with its partitions, limits, prices and sources.",
              _arguments("systems", {}, {"name": (Text, "One system.")}),
              _systems, (documents.SYSTEM, documents.SYSTEMS)),
@@ -265,9 +263,9 @@ def _jobs(job: str | None = None, *, all: bool = False, limit: int | None = None
 
 
 def _logs(job: str, lines: int = LOG_LINES, attempt: int | None = None) -> Document:
-    found = find_job(job)
-    selected = select_attempt(found, attempt)
-    return documents.logs_document(found.key, selected, last_lines(selected, lines) if selected else ())
+    planned = find_job(job)
+    selected = select_attempt(planned, attempt)
+    return documents.logs_document(planned.key, selected, last_lines(selected, lines) if selected else ())
 
 
 def _explain(job: str) -> Document:

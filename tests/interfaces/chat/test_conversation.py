@@ -71,6 +71,7 @@ def test_a_number_of_an_earlier_answer_needs_no_second_call(tmp_path, ollama):
         ("estimate", {"workload": "config.json", "batch": "8; rm -rf /"}, "batch"),
         ("estimate", {"workload": "x" * 5000}, "workload"),
         ("recommend", {"workload": "config.json", "deadline_s": float("nan")}, "deadline_s"),
+        ("logs", {"job": "\ud800", "\udfff": [float("inf")]}, "unknown field"), ("\ud800", {}, "no tool"),
         ("logs", {"job": "a", "lines": 10**9}, "lines"), ("models", {"name": "../../../etc/passwd"}, "name"),
         ("campaigns", {"name": "/etc/campaign.toml"}, "name"), ("submit", {"command": "rm -rf /"}, "command"),
     ],
@@ -137,7 +138,7 @@ def test_what_a_model_reads_never_exceeds_its_context_and_the_answer_says_so(tmp
     assert any("results shortened" in note or "result shortened" in note for note in notes[0])
     for request in ollama.requests:
         sent = json.dumps(request["tools"], separators=(",", ":"))
-        sent += "".join(message["content"] for message in request["messages"])
+        sent += "".join(message.get("content", "") for message in request["messages"])
         assert count_tokens(sent) + ANSWER_TOKENS <= CONTEXT_TOKENS * 1.01
         assert request["messages"][0] == {"role": "system", "content": "rules"}
     assert ollama.requests[-1]["messages"][-1]["role"] == "tool"

@@ -1,5 +1,6 @@
 """A language model of an Ollama server that calls the tools."""
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
@@ -9,7 +10,7 @@ import httpx
 import ollama
 
 from leadline.core.documents import to_json
-from leadline.core.errors import LeadlineError
+from leadline.core.errors import LeadlineError, excerpt
 from leadline.core.frozen import Frozen
 from leadline.interfaces.chat.context import Message, count_tokens
 from leadline.interfaces.tools import Tool
@@ -74,7 +75,7 @@ class OllamaModel:
         except ollama.ResponseError as error:
             fix = f"type ollama pull {self.name}, or name another with --model"
             why = f"has no model {self.name}: {fix}" if error.status_code == HTTPStatus.NOT_FOUND else "is out of order"
-            raise ModelUnavailable(f"Ollama at {self.host} {why} ({str(error)[:200]})") from error
+            raise ModelUnavailable(f"Ollama at {self.host} {why} ({excerpt(str(error), 200)})") from error
         except (ConnectionError, httpx.HTTPError, ValueError) as error:
             raise ModelUnavailable(f"no Ollama answers at {self.host}: start it, or name another with --host") from error
         if "tools" not in (shown.capabilities or ()):
@@ -107,13 +108,28 @@ class OllamaModel:
             ):
                 reason = part.done_reason or reason
                 if part.message.content:
-                    yield part.message.content
+                    yield _plain(part.message.content)
                 for call in part.message.tool_calls or ():
-                    yield ModelCall(call.function.name, dict(call.function.arguments))
+                    yield ModelCall(_plain(call.function.name), _plain(dict(call.function.arguments)))
         except (ollama.ResponseError, ConnectionError, httpx.HTTPError, ValueError) as error:
-            raise ModelUnavailable(f"Ollama at {self.host} ended the answer: {str(error)[:200]}") from error
+            why = excerpt(" ".join(str(error).split()), 200)
+            raise ModelUnavailable(f"Ollama at {self.host} ended the answer: {why}") from error
         if reason == "length":
             raise ModelUnavailable(f"the answer was cut after {ANSWER_TOKENS:,} tokens: ask for less at once")
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - of any JSON
+    """Return a value of JSON without what JSON cannot say: half a surrogate pair, infinities and NaN."""
+    match value:
+        case str():
+            return value.encode(errors="replace").decode()
+        case float() if not math.isfinite(value):
+            return None
+        case Mapping():
+            return {_plain(name): _plain(part) for name, part in value.items()}
+        case list():
+            return [_plain(part) for part in value]
+    return value
 
 
 def _described(tools: Sequence[Tool]) -> list[dict[str, Any]]:

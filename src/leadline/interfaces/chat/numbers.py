@@ -13,7 +13,7 @@ _TIME_S = {"s": 1.0, "m": MINUTE_S, "h": HOUR_S, "d": DAY_S, "w": 7 * DAY_S}
 _POWERS = {"k": 1, "thousand": 1, "m": 2, "million": 2, "g": 3, "billion": 3, "t": 4, "trillion": 4, "p": 5}
 _QUANTITY = re.compile(
     r"(?P<money>[$€£]\s?)?(?<![\w.])(?P<digits>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
-    r"(?:[ -]?(?:(?P<ms>ms)\b|(?P<time>s|sec|seconds?|m|min|minutes?|h|hrs?|hours?|d|days?|w|weeks?)\b"
+    r"(?:[ -]?(?:(?P<ms>ms)\b|(?P<time>s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?)\b"
     r"|(?P<power>[kMGTP]|thousand|million|billion|trillion)\b|(?P<prefix>[kKMGTP]?)i?(?:B|bytes?|b/s|FLOP|Hz)"
     r"|(?P<share>%|percent\b)|(?P<currency>USD|dollars?)\b))?"
 )

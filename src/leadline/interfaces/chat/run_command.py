@@ -1,5 +1,6 @@
 """Answer a tool's call as its command does, in a process of its own."""
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ LONGEST_S = 900.0
 """A script is traced for minutes at most; a submission to a silent scheduler ends sooner."""
 NOTHING_FITS = 3
 """Exit code of an answer that nothing fits."""
+_ERROR = re.compile(r"^leadline(?: [\w-]+)*: ", re.MULTILINE)
+"""Beginning of an error: ``leadline devices: unknown device 'nope'``."""
 
 
 class CommandRunner(Frozen):
@@ -54,12 +57,11 @@ def run_leadline(words: Sequence[str], folder: Path | None = None) -> tuple[str,
     # With -P, no file of the folder stands in for a module of Python.
     argv = [sys.executable, "-P", "-m", "leadline", *words]
     ended = process_runner()(argv, cwd=folder, env={"COLUMNS": "100"}, timeout_s=LONGEST_S)
-    # Lines about what is going on end so, and are of no use afterwards.
-    notes = "\n".join(line for line in ended.stderr.splitlines() if not line.endswith("…")).strip()
+    # Lines about what is going on end in dots, and are of no use afterwards.
+    lines = [line for line in ended.stderr.splitlines() if _ERROR.match(line) or not line.endswith("…")]
+    notes = _ERROR.sub("", "\n".join(lines).strip())
     if ended.timed_out:
         raise JobFailed(f"leadline {words[0]} did not answer within {LONGEST_S / 60:.0f} minutes")
     if ended.returncode not in (0, NOTHING_FITS):
-        raise LeadlineError(
-            notes.removeprefix("leadline: ") or f"leadline {words[0]} failed with exit code {ended.returncode}"
-        )
-    return ended.stdout, notes.removeprefix("leadline: ")
+        raise LeadlineError(notes or f"leadline {words[0]} failed with exit code {ended.returncode}")
+    return ended.stdout, notes
