@@ -43,7 +43,7 @@ class User:
         self.result = ElicitResult(action=action, content=None if agree is None else {"agree": agree})
         self.asked = []
 
-    async def __call__(self, context, params):
+    async def __call__(self, context, params):  # noqa: ARG002 - as the client calls it
         self.asked.append(params.message)
         return self.result
 

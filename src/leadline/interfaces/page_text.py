@@ -121,9 +121,11 @@ def measured(name: str, form: Callable[[float | None], str]) -> Callable[[Docume
 
 def campaign_line(campaign: Document) -> str:
     """Return progress and money of a campaign."""
-    tally = campaign["tally"]
-    return ", ".join(f"{name.replace('_', ' ')}: {format_figures(value)}" if isinstance(value, int | float) else f"{name}: {value}"
-                     for name, value in tally.items() if value not in (None, {}, []))  # fmt: skip
+    totals = ((name.replace("_", " "), value) for name, value in campaign["tally"].items())
+    return ", ".join(
+        f"{name}: {format_figures(value) if isinstance(value, int | float) else value}"
+        for name, value in totals if value not in (None, {}, [])
+    )  # fmt: skip
 
 
 def front_points(options: Sequence[Document], currency: str) -> list[dict[str, Any]]:

@@ -126,7 +126,9 @@ def format_figures(value: float, figures: int = 4) -> str:
 
 def format_currency(amount: float, currency: str | None) -> str:
     """Return an amount of money, or of a site's units: ``$12.34``, ``2.39 SU``."""
-    return f"${format_figures(amount)}" if currency == "USD" else f"{format_figures(amount, 3)} {currency or ''}".rstrip()
+    return (
+        f"${format_figures(amount)}" if currency == "USD" else f"{format_figures(amount, 3)} {currency or ''}".rstrip()
+    )
 
 
 def format_range(interval: Interval | None) -> str:

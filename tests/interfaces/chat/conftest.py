@@ -34,7 +34,7 @@ class ScriptedOllama:
         """The last results of tools that the model read."""
         return [message["content"] for message in self.requests[-1]["messages"] if message["role"] == "tool"]
 
-    def _show(self, request):
+    def _show(self, request):  # noqa: ARG002 - as the server calls it
         lengths = {"general.architecture": "llama", "llama.context_length": self.context_length}
         return _json([{"capabilities": self.capabilities, "model_info": lengths}])
 

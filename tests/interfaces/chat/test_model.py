@@ -82,7 +82,7 @@ def test_no_server_is_one_sentence():
 def test_a_named_server_or_model_that_cannot_be_used_is_an_error_and_no_silent_grammar(ollama, monkeypatch):
     with pytest.raises(ModelUnavailable, match="no Ollama answers"):
         reach_model(host="http://127.0.0.1:9")
-    monkeypatch.setattr(reach, "find_spec", lambda name: None)
+    monkeypatch.setattr(reach, "find_spec", lambda _: None)
     assert reach_model()[0] is None
     with pytest.raises(MissingExtra, match=r"pip install 'leadline\[chat\]'"):
         reach_model("m")

@@ -29,5 +29,5 @@ def test_no_file_of_the_folder_runs_as_a_module(folder):
 
 
 def test_a_failure_is_the_message_of_the_command(folder):
-    with pytest.raises(LeadlineError, match="^unknown device 'nope'"):
+    with pytest.raises(LeadlineError, match=r"^unknown device 'nope'"):
         CommandRunner(folder)("devices", {"name": "nope"})

@@ -31,7 +31,7 @@ from tests.interfaces.test_tools import LLAMA
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML")
 
-ODD_COMMAND = ("python", "-c", "print('a {b} $c \"d\" ``')\nprint('#: \\\\ \'\'\' e')", "\x07é😀")
+ODD_COMMAND = ("python", "-c", "print('a {b} $c \"d\" ``')\nprint('#: \\\\ ''' e')", "\x07é😀")
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_gpus_are_asked_as_the_site_wants(gpu_option, gres, total):
 
 def test_an_account_that_a_site_demands_must_be_named():
     demanding = SubmitRules(requires=("--account",))
-    with pytest.raises(InvalidInput, match="Site:gpu accepts no job without an account: .* --account"):
+    with pytest.raises(InvalidInput, match=r"Site:gpu accepts no job without an account: .* --account"):
         request(rules=demanding)
     texts = [form(request(account="p-1", rules=demanding)) for form in snippets.FORMS.values()]
     assert ["p-1" in text for text in texts] == [True, True, True, False]
@@ -307,7 +307,7 @@ def test_the_command_writes_a_snippet(folder, capsys, form):
         (["--", *RECOMMEND], "--run is missing: name the command"),
         (["--run", "python 'fit.py", "--", *RECOMMEND], "cannot be split into words"),
         (["--run", "true", "--option", "99", "--", *RECOMMEND], "has .* options?, and --option is 99"),
-        (["--run", "true", "--", "recommend", "config.json", "--on", "AWS", "--steps", "9"], "requests from Slurm, and"),
+        (["--run", "true", "--", "recommend", "config.json", "--on", "AWS", "--steps", "9"], "requests from Slurm"),
         (["--run", "true", "--", "recommend", "config.json", "--on", "Delta", "--steps", "9"], "without an account"),
     ],
 )  # fmt: skip
@@ -370,7 +370,8 @@ def test_every_document_with_a_list_has_a_row_for_each_part():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["export", "excel"], "FORM is 'excel'"), (["export", "table"], "the command is missing"),
+        (["export", "excel"], "FORM is 'excel'"), (["export", "table"], "--to is missing"),
+        (["export", "table", "--to", "t.csv"], "the command is missing"),
         (["export", "table", "--to", "t.xls", "--", "devices", "list"], "must end with .csv or .parquet"),
         (["export", "nextflow", "--", "devices", "list"], "needs a recommendation"),
         (["export", "table", "--to", "t.csv", "--", "devices", "show", "nope"], "unknown device"),

@@ -77,7 +77,9 @@ class OllamaModel:
             why = f"has no model {self.name}: {fix}" if error.status_code == HTTPStatus.NOT_FOUND else "is out of order"
             raise ModelUnavailable(f"Ollama at {self.host} {why} ({excerpt(str(error), 200)})") from error
         except (ConnectionError, httpx.HTTPError, ValueError) as error:
-            raise ModelUnavailable(f"no Ollama answers at {self.host}: start it, or name another with --host") from error
+            raise ModelUnavailable(
+                f"no Ollama answers at {self.host}: start it, or name another with --host"
+            ) from error
         if "tools" not in (shown.capabilities or ()):
             raise ModelUnavailable(
                 f"the model {self.name} calls no tools: name another with --model, such as {DEFAULT_MODEL}"
@@ -103,9 +105,7 @@ class OllamaModel:
         options = {"num_ctx": self._context_tokens, "num_predict": ANSWER_TOKENS, "temperature": 0.0}
         reason: str | None = None
         try:
-            for part in self._client.chat(
-                self.name, messages, tools=_described(tools), stream=True, options=options
-            ):
+            for part in self._client.chat(self.name, messages, tools=_described(tools), stream=True, options=options):
                 reason = part.done_reason or reason
                 if part.message.content:
                     yield _plain(part.message.content)

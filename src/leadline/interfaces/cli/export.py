@@ -44,26 +44,25 @@ def export(
     if form == "ondemand":
         _write_app(to, cluster, server)
         return
-    if form not in SNIPPETS and to is None:
-        raise InvalidInput(f"--to is missing: name the file of the {form}")
-    document = _answer(asked)
     if form in SNIPPETS:
-        text = _snippet(form, document, rank=option, run=_command(run, asked), account=account)
+        text = _snippet(form, _answer(asked), rank=option, run=_command(run, asked), account=account)
         if to is None:
             click.echo(text, nl=False)
         else:
             write_atomically(to, text)
             print_note(f"the request is in {to}")
+    elif to is None:
+        raise InvalidInput(f"--to is missing: name the file of the {form}")
     elif form == "table":
         from leadline.interfaces.exports.tables import write_table  # noqa: PLC0415 - each form loads what it needs
 
-        print_note(f"{write_table(document, to)} rows in {to}")
+        print_note(f"{pluralize(write_table(_answer(asked), to), 'row')} in {to}")
     else:
         if find_spec("jinja2") is None:
             raise MissingExtra("leadline export report", "web")
         from leadline.interfaces.exports.report import write_report  # noqa: PLC0415 - an optional extra
 
-        write_report(document, to, command=f"leadline {shlex.join(asked)}")
+        write_report(_answer(asked), to, command=f"leadline {shlex.join(asked)}")
         print_note(f"the report is in {to}")
 
 

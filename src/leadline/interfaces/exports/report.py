@@ -51,7 +51,9 @@ def write_report(document: Mapping[str, Any], file: Path, *, command: str = "") 
 def _rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     schema = document.get("schema")
     if schema == documents.RECOMMENDATION:
-        return [{**option, "place": format_place(option["system"], option["partition"])} for option in document["options"]]
+        return [
+            {**option, "place": format_place(option["system"], option["partition"])} for option in document["options"]
+        ]
     if schema not in (documents.ESTIMATE, documents.ESTIMATES):
         raise InvalidInput(f"a report shows an estimate or a recommendation, and this is {schema}")
     estimates = [document] if schema == documents.ESTIMATE else document["estimates"]

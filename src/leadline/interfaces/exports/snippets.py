@@ -72,9 +72,7 @@ class Request(Frozen):
         return len(self.attempts) - 1
 
 
-def build_request(
-    option: Mapping[str, Any], system: System, command: Sequence[str], account: str = ""
-) -> Request:
+def build_request(option: Mapping[str, Any], system: System, command: Sequence[str], account: str = "") -> Request:
     """Return the request of an option of a recommendation, by the rules of its site.
 
     Args:
@@ -100,23 +98,29 @@ def build_request(
     gpu_option = rules.gpu_option.replace(" ", "=", 1) if gpus and rules.gpu_option else ""
     of_node = gpu_option.format(gpus=gpus, total=gpus).partition("=")[2]
     memory_bytes = partition.node.usable_memory_bytes or partition.node.memory_bytes
-    most_mib = memory_bytes and memory_bytes // MIB
-    most_minutes = partition.limits.max_walltime_s and int(partition.limits.max_walltime_s // MINUTE_S)
+    most_mib = None if memory_bytes is None else memory_bytes // MIB
+    longest_s = partition.limits.max_walltime_s
+    most_minutes = None if longest_s is None else int(longest_s // MINUTE_S)
+    asks_memory = not (rules.whole_nodes or "--mem" in rules.rejects)
     return Request(
-        place, option["device"] or "", nodes, resources["tasks_per_node"], resources["cores_per_task"] or 1, gpus,
-        _attempts(resources, most_mib, most_minutes), _limits(most_mib, most_minutes),
-        not (rules.whole_nodes or "--mem" in rules.rejects), shlex.join(command),
-        queue, account, rules.qos or "", rules.constraint or "", gpu_option.format(gpus=gpus, total=gpus * nodes),
-        of_node if not of_node or of_node.startswith("gpu") else f"gpu:{of_node}",
+        place=place, device=option["device"] or "", nodes=nodes, tasks_per_node=resources["tasks_per_node"],
+        cores=resources["cores_per_task"] or 1, gpus_per_node=gpus,
+        attempts=_attempts(resources, most_mib, most_minutes, asks_memory=asks_memory),
+        limits=_limits(most_mib, most_minutes), asks_memory=asks_memory, command=shlex.join(command), queue=queue,
+        account=account, qos=rules.qos or "", constraint=rules.constraint or "",
+        gpu_option=gpu_option.format(gpus=gpus, total=gpus * nodes),
+        gres=of_node if not of_node or of_node.startswith("gpu") else f"gpu:{of_node}",
     )  # fmt: skip
 
 
-def _attempts(resources: Mapping[str, Any], most_mib: int | None, most_minutes: int | None) -> tuple[Attempt, ...]:
+def _attempts(
+    resources: Mapping[str, Any], most_mib: int | None, most_minutes: int | None, *, asks_memory: bool
+) -> tuple[Attempt, ...]:
     """Return the attempts; a retry that would ask for no more than the one before is left out."""
     memory_mib = math.ceil(resources["memory_bytes_per_node"] / MIB)
     minutes = math.ceil(resources["walltime_s"] / MINUTE_S)
     attempts = [
-        Attempt(_grown(memory_mib, retry, most_mib), _grown(minutes, retry, most_minutes))
+        Attempt(_grown(memory_mib, retry * asks_memory, most_mib), _grown(minutes, retry, most_minutes))
         for retry in range(RETRIES + 1)
     ]
     return tuple(dict.fromkeys(attempts))
@@ -129,11 +133,11 @@ def _grown(amount: int, retry: int, most: int | None) -> int:
 
 def _limits(most_mib: int | None, most_minutes: int | None) -> str:
     """Return the sentence about the partition's limits that the retries keep to."""
-    known = [f"{most_mib:,} MiB a node"] * (most_mib is not None)
-    known += [f"{most_minutes:,} minutes"] * (most_minutes is not None)
-    unknown = ["memory"] * (most_mib is None) + ["time"] * (most_minutes is None)
-    sentences = [f"Retries stop at its limits of {' and '.join(known)}."] * bool(known)
-    sentences += [f"Its limits of {' and '.join(unknown)} are unknown: a retry may exceed them."] * bool(unknown)
+    known = [] if most_mib is None else [f"{most_mib:,} MiB a node"]
+    known += [] if most_minutes is None else [f"{most_minutes:,} minutes"]
+    unknown = [noun for noun, most in (("memory", most_mib), ("time", most_minutes)) if most is None]
+    sentences = [f"Retries stop at its limits of {' and '.join(known)}."] if known else []
+    sentences += [f"Its limits of {' and '.join(unknown)} are unknown: a retry may exceed them."] if unknown else []
     return " ".join(sentences)
 
 
@@ -239,7 +243,7 @@ def skypilot(request: Request) -> str:
         f"# sky launch task.yaml; the job needs about {first.minutes} minutes",
         f"num_nodes: {request.nodes}",
         "resources:",
-        *([f"  accelerators: {gpus}"] if request.gpus_per_node else []),
+        *([f"  accelerators: {gpus}"] if request.device and request.gpus_per_node else []),
         f'  memory: "{math.ceil(first.memory_mib * MIB / GIB)}+"',
         f'  cpus: "{request.cores * request.tasks_per_node}+"',
         "  autostop: {idle_minutes: 5, down: true}",
