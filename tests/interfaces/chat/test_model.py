@@ -1,10 +1,14 @@
 """The client of Ollama against a server that speaks its protocol, with scripted replies; no model runs here."""
 
 import json
+from threading import Event
 
 import pytest
 
 pytest.importorskip("ollama", reason="needs the [chat] extra")
+pytest.importorskip("pytest_httpserver", reason="needs pytest-httpserver")
+
+from werkzeug import Response
 
 from leadline.core.errors import MissingExtra
 from leadline.interfaces.chat import reach
@@ -33,6 +37,21 @@ def test_words_and_calls_are_streamed_and_the_tools_are_sent_with_enough_context
     described = {tool["function"]["name"]: tool["function"]["parameters"] for tool in request["tools"]}
     assert described["estimate"]["required"] == ["workload"]
     assert described["estimate"]["properties"]["batch"]["type"] == "integer"
+
+
+def test_words_come_while_the_model_still_writes(httpserver):
+    is_read = Event()
+
+    def lines(_):
+        yield '{"message": {"role": "assistant", "content": "One "}, "done": false}\n'
+        assert is_read.wait(30)
+        yield '{"message": {"role": "assistant", "content": "moment."}, "done": true, "done_reason": "stop"}\n'
+
+    httpserver.expect_request("/api/chat").respond_with_handler(lambda request: Response(lines(request)))
+    pieces = OllamaModel("m", httpserver.url_for("")).stream([], [])
+    assert next(pieces) == "One "
+    is_read.set()
+    assert list(pieces) == ["moment."]
 
 
 def test_the_tools_leave_room_for_a_question_with_its_result_in_the_shortest_context(ollama, tmp_path):

@@ -31,3 +31,9 @@ def test_no_file_of_the_folder_runs_as_a_module(folder):
 def test_a_failure_is_the_message_of_the_command(folder):
     with pytest.raises(LeadlineError, match=r"^unknown device 'nope'"):
         CommandRunner(folder)("devices", {"name": "nope"})
+
+
+def test_an_estimate_has_its_interval_and_its_source(folder):
+    _, text = CommandRunner(folder)("estimate", {"workload": "config.json", "on": ["T4"], "steps": 10})
+    assert "90 % range" in text
+    assert "Why, for T4" in text

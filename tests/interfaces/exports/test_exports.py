@@ -104,14 +104,14 @@ def evaluated(text, name, attempt):
 
 def test_retries_ask_for_more_up_to_the_limits_of_the_partition():
     attempts = request().attempts
-    assert [attempt.memory_mib for attempt in attempts] == [3072, 4608, 6912, 8192]
-    assert [attempt.minutes for attempt in attempts] == [120, 180, 270, 360]
+    assert attempts == ((3072, 120), (4608, 180), (6912, 270), (8192, 360))
     assert request().limits == "Retries stop at its limits of 8,192 MiB a node and 360 minutes."
 
 
 def test_a_retry_that_would_ask_for_no_more_is_left_out():
     assert len(request(memory_gib=8, hours=6).attempts) == 1
-    assert [attempt.minutes for attempt in request(memory_gib=8, hours=5).attempts] == [300, 360]
+    assert request(memory_gib=8, hours=5).attempts == ((8192, 300), (8192, 360))
+    assert request(hours=5, rules=SubmitRules(whole_nodes=True)).attempts == ((3072, 300), (3072, 360))
     for form in snippets.FORMS.values():
         assert "[8192, 8192]" not in form(request(memory_gib=8, hours=6))
 

@@ -21,20 +21,13 @@ _NAME = re.compile(r"[^\s'\"\\#`$;]+")
 """A name as Slurm takes it in a script."""
 
 
-class Attempt(Frozen):
-    """What one attempt of a job asks for."""
-
-    memory_mib: int
-    minutes: int
-
-
 class Request(Frozen):
     """What a snippet asks for.
 
     Attributes:
         place: system and partition, for people.
         device: the GPU by its name in the catalog; empty without one.
-        attempts: the first attempt and its retries.
+        attempts: memory of a node in MiB and time in minutes of the first attempt and of its retries.
         limits: sentence about the limits that the retries keep to.
         asks_memory: False where the site gives whole nodes, or rejects requests of memory.
         command: the command to run, as one line of shell.
@@ -50,7 +43,7 @@ class Request(Frozen):
     tasks_per_node: int
     cores: int
     gpus_per_node: int
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[tuple[int, int], ...]
     limits: str
     asks_memory: bool
     command: str
@@ -115,12 +108,12 @@ def build_request(option: Mapping[str, Any], system: System, command: Sequence[s
 
 def _attempts(
     resources: Mapping[str, Any], most_mib: int | None, most_minutes: int | None, *, asks_memory: bool
-) -> tuple[Attempt, ...]:
-    """Return the attempts; a retry that would ask for no more than the one before is left out."""
+) -> tuple[tuple[int, int], ...]:
+    """Return memory and time of the attempts; a retry that would ask for no more than the one before is left out."""
     memory_mib = math.ceil(resources["memory_bytes_per_node"] / MIB)
     minutes = math.ceil(resources["walltime_s"] / MINUTE_S)
     attempts = [
-        Attempt(_grown(memory_mib, retry * asks_memory, most_mib), _grown(minutes, retry, most_minutes))
+        (_grown(memory_mib, retry * asks_memory, most_mib), _grown(minutes, retry, most_minutes))
         for retry in range(RETRIES + 1)
     ]
     return tuple(dict.fromkeys(attempts))
@@ -149,6 +142,7 @@ def _names(request: Request) -> dict[str, str]:
 
 def snakemake(request: Request) -> str:
     """Return a rule for Snakemake with the Slurm executor."""
+    memory_mib, minutes = zip(*request.attempts, strict=True)
     values = {"slurm_partition": request.queue, "gres": request.gres, **_names(request)}
     return "\n".join([
         f"# {request.title}",
@@ -160,8 +154,8 @@ def snakemake(request: Request) -> str:
         *(f"        {name.replace('account', 'slurm_account')}={value!r}," for name, value in values.items() if value),
         f"        nodes={request.nodes},",
         f"        tasks={request.nodes * request.tasks_per_node},",
-        *([f"        mem_mb={_by_attempt(request, 'memory_mib')},"] if request.asks_memory else []),
-        f"        runtime={_by_attempt(request, 'minutes')},",
+        *([f"        mem_mb={_by_attempt(memory_mib)},"] if request.asks_memory else []),
+        f"        runtime={_by_attempt(minutes)},",
         "    shell:",
         # Snakemake replaces names in braces.
         f"        {request.command.replace('{', '{{').replace('}', '}}')!r}",
@@ -169,10 +163,9 @@ def snakemake(request: Request) -> str:
     ])  # fmt: skip
 
 
-def _by_attempt(request: Request, name: str) -> str:
+def _by_attempt(values: Sequence[int]) -> str:
     """Return a function for Snakemake, which counts attempts from 1; the last value holds for any further one."""
-    values = [getattr(attempt, name) for attempt in request.attempts]
-    return f"lambda wildcards, attempt: {values}[min(attempt, {len(values)}) - 1]"
+    return f"lambda wildcards, attempt: {list(values)}[min(attempt, {len(values)}) - 1]"
 
 
 def nextflow(request: Request) -> str:
@@ -180,8 +173,8 @@ def nextflow(request: Request) -> str:
     codes = ", ".join(map(str, LIMIT_CODES))
     options = [f"--nodes={request.nodes}", f"--ntasks-per-node={request.tasks_per_node}"]
     options += [shlex.quote(f"--{name}={value}") for name, value in _names(request).items()]
-    memory = ", ".join(f"{attempt.memory_mib}.MB" for attempt in request.attempts)
-    minutes = ", ".join(f"{attempt.minutes}.min" for attempt in request.attempts)
+    memory = ", ".join(f"{memory_mib}.MB" for memory_mib, _ in request.attempts)
+    time = ", ".join(f"{minutes}.min" for _, minutes in request.attempts)
     return "\n".join([
         f"// {request.title}",
         "process TRAIN {",
@@ -189,7 +182,7 @@ def nextflow(request: Request) -> str:
         *([f"    queue {groovy_string(request.queue)}"] if request.queue else []),
         f"    cpus {request.cores}",
         *([f"    memory {{ [{memory}][task.attempt - 1] }}"] if request.asks_memory else []),
-        f"    time {{ [{minutes}][task.attempt - 1] }}",
+        f"    time {{ [{time}][task.attempt - 1] }}",
         f"    clusterOptions {groovy_string(' '.join(filter(None, [*options, request.gpu_option])))}",
         f"    errorStrategy {{ task.exitStatus in [{codes}] ? 'retry' : 'finish' }}",
         f"    maxRetries {request.retries}",
@@ -205,14 +198,13 @@ def submitit(request: Request) -> str:
     """Return a Python program that submits with submitit, and again with more after a limit."""
     gpu_name, _, gpu_value = request.gpu_option.lstrip("-").partition("=")
     more = {**_names(request), **({gpu_name.replace("-", "_"): gpu_value} if gpu_name else {})}
-    attempts = [(attempt.memory_mib, attempt.minutes) for attempt in request.attempts]
     return "\n".join([
         '"""Run a command with submitit, and again with more memory and time if it was ended for a limit."""',
         "",
         "import submitit",
         "",
         f"# {request.title}",
-        f"ATTEMPTS = {attempts}  # MiB a node and minutes",
+        f"ATTEMPTS = {list(request.attempts)}  # MiB a node and minutes",
         "",
         f"command = submitit.helpers.CommandFunction({shlex.split(request.command)!r})",
         'executor = submitit.AutoExecutor(folder="submitit-logs")',
@@ -238,13 +230,13 @@ def submitit(request: Request) -> str:
 def skypilot(request: Request) -> str:
     """Return a task for SkyPilot, which chooses the cloud."""
     gpus = yaml_string(f"{sky_name(request.device)}:{request.gpus_per_node}")
-    first = request.attempts[0]
+    memory_mib, minutes = request.attempts[0]
     return "\n".join([
-        f"# sky launch task.yaml; the job needs about {first.minutes} minutes",
+        f"# sky launch task.yaml; the job needs about {minutes} minutes",
         f"num_nodes: {request.nodes}",
         "resources:",
         *([f"  accelerators: {gpus}"] if request.device and request.gpus_per_node else []),
-        f'  memory: "{math.ceil(first.memory_mib * MIB / GIB)}+"',
+        f'  memory: "{math.ceil(memory_mib * MIB / GIB)}+"',
         f'  cpus: "{request.cores * request.tasks_per_node}+"',
         "  autostop: {idle_minutes: 5, down: true}",
         f"run: {yaml_string(request.command)}",
