@@ -123,7 +123,7 @@ def test_a_change_runs_after_the_yes_of_the_user(folder, transport, mode):
     assert acting == {"approve", "cancel", "submit"}
     assert not answer.is_error, answer.content
     assert answer.structured_content["jobs"][0]["name"] == "yes"
-    assert user.asked == ["An assistant wants to run: leadline submit --name yes -- touch ran"]
+    assert user.asked == ["An assistant wants to run: leadline submit --detach --name yes -- touch ran"]
 
 
 @pytest.mark.parametrize("transport", [over_stdio, over_http])
@@ -136,7 +136,8 @@ def test_without_a_way_to_ask_nothing_runs_and_the_command_is_named(folder, tran
         answer, jobs = with_client(server, ask, mode=mode)
     assert answer.is_error
     assert answer.content[0].text == (
-        "nothing was done, because this assistant cannot ask the user: they can type leadline submit -- touch ran"
+        "nothing was done, because this assistant cannot ask the user: "
+        "they can type leadline submit --detach -- touch ran"
     )
     assert jobs.structured_content["jobs"] == []
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import leadline
 from leadline.interfaces.cli.main import main
 from tests.interfaces.chat.conftest import call
 
@@ -75,6 +76,8 @@ def test_at_a_terminal_the_user_sees_the_command_and_decides(folder, ollama, ans
         output, errors = process.communicate(timeout=120)
     os.close(controller)
     os.close(terminal)
-    assert r"leadline submit --name a -- touch 'ran\x1b[2K.txt'" in errors
+    assert r"leadline submit --detach --name a -- touch 'ran\x1b[2K.txt'" in errors
     assert ("You did not agree" in output) is not agreed
+    for job in leadline.jobs(all_jobs=True):
+        job.wait(timeout_s=60)
     assert (folder / "ran\x1b[2K.txt").exists() is agreed

@@ -59,11 +59,19 @@ def test_a_name_that_looks_like_an_option_stays_a_name(tool, arguments, name):
     assert not any(value is True for value in parameters.values())
 
 
+@pytest.mark.parametrize(
+    ("on", "detached"),
+    [({}, True), ({"on": ["Local"]}, True), ({"on": ["Pitzer"]}, False), ({"on": ["local", "a"]}, False)],
+)
+def test_a_local_job_goes_to_the_plane_as_with_the_tool(on, detached):
+    assert (parsed(command_line("submit", {"command": ["true"], **on}))["detach"] is True) is detached
+
+
 def test_the_user_sees_every_sign_of_an_order_before_agreeing():
     words = ["python", "x.py; rm -rf ~", "\x1b[2K\rleadline submit -- true", "a\nb", "\u202etxt"]
     line = shown_command("submit", {"command": words, "account": "p 1"})
     assert line.isprintable()
     assert line == (
-        r"""leadline submit --account 'p 1' -- python 'x.py; rm -rf ~' '\x1b[2K\rleadline submit -- true' 'a\nb' """
-        r"""'\u202etxt'"""
+        r"""leadline submit --detach --account 'p 1' -- python 'x.py; rm -rf ~' """
+        r"""'\x1b[2K\rleadline submit -- true' 'a\nb' '\u202etxt'"""
     )

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from leadline.app.machines.targets import LOCAL
 from leadline.core.errors import excerpt
 
 LISTS = {"systems": "systems", "devices": "devices", "history": "history", "models": "model"}
@@ -36,7 +37,9 @@ def command_line(tool: str, arguments: Mapping[str, Any], subject: Sequence[str]
         return [tool, *_options(rest), *_names(*jobs)]
     if tool == "submit":
         command = rest.pop("command")
-        return ["submit", *_options(rest), "--", *command]
+        # Without it, the command would run a local job itself, and answer when the job has ended.
+        detached = ["--detach"] if all(place.casefold() == LOCAL for place in rest.get("on", ())) else []
+        return ["submit", *detached, *_options(rest), "--", *command]
     return [tool, *_options(rest, but="workload"), *(["--"] if len(subject) > 1 else []), *subject]
 
 
