@@ -48,7 +48,7 @@ def test_a_model_or_server_that_was_named_must_answer(capsys, options, why):
     assert why in capsys.readouterr().err
 
 
-def test_each_answer_is_saved_at_once(folder, capsys, monkeypatch):
+def test_each_answer_is_saved_at_once_after_what_the_file_has(folder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("how much memory has a T4?\n\nand an A40?\n"))
     assert main(["chat", "--no-model", "--save", "new/asked.md"]) == 0
     saved = (folder / "new" / "asked.md").read_text()
@@ -56,6 +56,15 @@ def test_each_answer_is_saved_at_once(folder, capsys, monkeypatch):
         "## how much memory has a T4?", "## and an A40?",
     ]  # fmt: skip
     assert "leadline devices show A40" in saved
+    assert main(["chat", "--no-model", "--save", "new/asked.md", "which systems do you know?"]) == 0
+    assert (folder / "new" / "asked.md").read_text().startswith(f"{saved}## which systems do you know?\n")
+
+
+def test_a_file_that_is_no_text_is_left_alone_and_named(folder, capsys):
+    (folder / "asked.md").write_bytes(b"\xff\xfe")
+    assert main(["chat", "--no-model", "--save", "asked.md", "which systems do you know?"]) != 0
+    assert "asked.md" in capsys.readouterr().err
+    assert (folder / "asked.md").read_bytes() == b"\xff\xfe"
 
 
 def test_without_a_terminal_nobody_can_agree_and_nothing_is_submitted(folder, capsys, monkeypatch):

@@ -44,10 +44,14 @@ class MessageHistory:
     Args:
         system_message: What the model is told first.
         tokens: Estimated tokens that all messages may take.
+
+    Attributes:
+        result_tokens: Estimated tokens that the result of one call may take.
     """
 
     def __init__(self, system_message: str, tokens: int) -> None:
         self._tokens = tokens
+        self.result_tokens = int(RESULT_SHARE * tokens)
         self._messages: list[Message] = [{"role": "system", "content": system_message}]
         self._shortened = 0
 
@@ -55,7 +59,7 @@ class MessageHistory:
         """Append a message; the result of a tool is cut to its share of the context."""
         self._messages.append({"role": role, "content": content, **fields})
         if role == "tool":
-            self._shorten(self._messages[-1], int(RESULT_SHARE * self._tokens))
+            self._shorten(self._messages[-1], self.result_tokens)
 
     def fit(self) -> tuple[Sequence[Message], str]:
         """Return the messages, and a sentence about what was left out since the last call; empty if nothing was.

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.frozen import Frozen
 from leadline.interfaces.chat.command_line import shown_command
-from leadline.interfaces.chat.context import Message, MessageHistory
+from leadline.interfaces.chat.context import Message, MessageHistory, shorten
 from leadline.interfaces.chat.grammar import Refusal, understand
 from leadline.interfaces.chat.numbers import unfounded_numbers
 from leadline.interfaces.chat.question import ToolCall
@@ -117,10 +117,11 @@ class Conversation:
             yield Part(PartKind.NOTE, understood.why)
             return
         self._before = understood
-        if understood.tool not in self._tools:
-            yield Part(PartKind.NOTE, f"{understood.tool} is not allowed here.")
+        name, arguments = understood.tool, understood.arguments
+        if name not in self._tools:
+            yield Part(PartKind.NOTE, f"{name} is not allowed here: type {shown_command(name, arguments)}")
             return
-        yield from self._run(understood.tool, understood.arguments)
+        yield from self._run(name, arguments)
 
     def _by_model(self, question: str, model: Model) -> Iterator[Part]:
         self._history.add("user", question)
@@ -186,7 +187,7 @@ class Conversation:
         for part in self._run(name, checked):
             parts.append(part)
             yield part
-        self._sources.append(parts[-1].text)
+        self._sources.append(shorten(parts[-1].text, self._history.result_tokens))
         return f"error: {parts[-1].text}" if parts[-1].kind is PartKind.NOTE else parts[-1].text
 
     def _run(self, name: str, arguments: Mapping[str, Any]) -> Iterator[Part]:

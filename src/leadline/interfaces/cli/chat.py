@@ -9,6 +9,7 @@ import click
 
 from leadline.app.composition import user_catalog
 from leadline.files.atomic import write_atomically
+from leadline.files.read import exists, read_input_text
 from leadline.interfaces.chat.command_line import shown_command
 from leadline.interfaces.chat.conversation import Conversation, Part, PartKind, without_marks
 from leadline.interfaces.chat.reach import reach_model, system_message
@@ -28,13 +29,14 @@ HELP = (
 @option("--model", "NAME", "Model of the Ollama server.", "$LEADLINE_CHAT_MODEL, else qwen3:8b")
 @option("--host", "URL", "The Ollama server.", "$OLLAMA_HOST, else http://127.0.0.1:11434")
 @flag("--no-model", "Use no language model: a grammar reads the question.")
-@option("--save", "FILE", "Keep the conversation as Markdown.", "none", type=FILE)
+@option("--save", "FILE", "Add the conversation to a Markdown file.", "none", type=FILE)
 def chat(question: tuple[str, ...], *, model: str | None, host: str | None, no_model: bool, save: Path | None) -> None:
     """Answer questions in your own words: with a model on Ollama that calls the tools, or without one.
 
     Every number comes from a command, which is shown. Submitting and cancelling ask you first.
     """
     folder = Path.cwd()
+    earlier = read_input_text(save) if save is not None and exists(save) else ""
     reached, where = (None, "--no-model") if no_model else reach_model(model, host)
     no_model_note = f"no language model: {where}; a grammar reads your questions"
     print_note(f"answers come from {where}" if reached else no_model_note)
@@ -47,7 +49,7 @@ def chat(question: tuple[str, ...], *, model: str | None, host: str | None, no_m
             _answer(conversation, text)
         finally:
             if save is not None:
-                write_atomically(save, conversation.to_markdown())
+                write_atomically(save, earlier + conversation.to_markdown())
 
 
 def _questions() -> Iterator[str]:
