@@ -51,12 +51,12 @@ def learned() -> Learned:
 def features(question: Question) -> set[str]:
     """Return the features of a question: words and pairs of words that no pattern took, what was taken, and cues."""
     tokens = [_plain(token) for token in _TOKEN.findall(question.left_of_request().lower())]
-    found = {f"word {token}" for token in tokens}
-    found |= {f"pair {first} {second}" for first, second in pairwise(["^", *tokens, "$"])}
-    found |= {f"cue {cue}" for cue in CUES if question.says(cue)}
-    found |= {f"has {kind}" for _, kind in question.places}
-    found |= {f"has {name}" for name, value in _parts(question).items() if value}
-    return found | {f"after {question.before.tool if question.before else 'nothing'}"}
+    names = {f"word {token}" for token in tokens}
+    names |= {f"pair {first} {second}" for first, second in pairwise(["^", *tokens, "$"])}
+    names |= {f"cue {cue}" for cue in CUES if question.says(cue)}
+    names |= {f"has {kind}" for _, kind in question.places}
+    names |= {f"has {name}" for name, value in _parts(question).items() if value}
+    return names | {f"after {question.before.tool if question.before else 'nothing'}"}
 
 
 def _plain(token: str) -> str:

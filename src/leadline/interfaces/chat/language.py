@@ -112,7 +112,7 @@ def _is_slip(word: str, known: str) -> bool:
     if abs(len(word) - len(known)) > 1 or len(known) < 4:
         return False
     if len(word) == len(known):
-        wrong = [at for at, (one, other) in enumerate(zip(word, known, strict=True)) if one != other]
+        wrong = [at for at, (sign, right) in enumerate(zip(word, known, strict=True)) if sign != right]
         swapped = (
             len(wrong) == 2
             and wrong[1] == wrong[0] + 1

@@ -27,25 +27,25 @@ def read_places(
         systems: names of the systems in the catalog.
         is_requested: tells whether a position is in the request, where other systems and this machine count.
     """
-    found: list[tuple[int, str, str]] = []
+    places: list[tuple[int, str, str]] = []
     names = "|".join(map(re.escape, sorted({*systems, *cues.words("outside")}, key=len, reverse=True)))
     named = re.compile(rf"(?<![\w/.-])(?:the )?({names})('s)?(?::([\w-]+))?(?:'s)?(?![\w/])(?!-\w)", re.IGNORECASE)
     for match in reading.take_patterns([named], all_of_them=True):
         partition = match[3] or ""
-        found.append((match.start(), f"{match[1]}:{partition}" if partition else match[1], "system"))
-    found += [(match.start(), match[0], "system") for match in reading.take("slurm-place", all_of_them=True)]
+        places.append((match.start(), f"{match[1]}:{partition}" if partition else match[1], "system"))
+    places += [(match.start(), match[0], "system") for match in reading.take("slurm-place", all_of_them=True)]
     devices = reading.take("device-name", all_of_them=True)
-    found += [(match.start(), _device(match[0]), "device") for match in devices]
+    places += [(match.start(), _device(match[0]), "device") for match in devices]
     here = [match.start() for match in reading.take("local", all_of_them=True)]
-    found += [(at, "local", "local") for at in here if is_requested(at)]
+    places += [(at, "local", "local") for at in here if is_requested(at)]
     for match in reading.take("unknown-place"):
         is_name = match[1].lower() not in cues.words("no-names") and match[1][:1].isupper()
         if is_name and is_requested(match.start()):
-            found.append((match.start(), match[1], "system"))
+            places.append((match.start(), match[1], "system"))
         else:
             reading.give_back(match)
     first: dict[tuple[str, str], tuple[str, str]] = {}
-    for _, name, kind in sorted(found):
+    for _, name, kind in sorted(places):
         first.setdefault((name.lower(), kind), (name, kind))
     return list(first.values())
 
@@ -57,16 +57,16 @@ def _device(text: str) -> str:
     return name.replace("(", "").replace(")", "").strip()
 
 
-def read_jobs(reading: Reading, systems: Collection[str], *, said: bool) -> list[str]:
+def read_jobs(reading: Reading, systems: Collection[str], *, about_jobs: bool) -> list[str]:
     """Return the names and ids of jobs in the order of the text.
 
     Args:
         reading: The text.
         systems: names that are those of systems.
-        said: Whether the sentence is about a job, so that a bare number may be its id.
+        about_jobs: Whether the sentence is about jobs, so that a bare number may be its id.
     """
     named: list[tuple[int, str]] = []
-    found: list[tuple[int, str]] = []
+    bare: list[tuple[int, str]] = []
     for match in reading.take("job-name", all_of_them=True):
         if (
             (match[1].isalpha() and match[0].lower().startswith("jobs"))
@@ -76,14 +76,14 @@ def read_jobs(reading: Reading, systems: Collection[str], *, said: bool) -> list
             reading.give_back(match)
         else:
             named.append((match.start(), match[1]))
-    for cue in ("quoted", "name", *(("job-id", "numbered") if said else ())):
+    for cue in ("quoted", "name", *(("job-id", "numbered") if about_jobs else ())):
         for match in reading.take(cue, all_of_them=True):
             name = match[1] if match.re.groups else match[0]
             if name.lower() in {system.lower() for system in systems}:
                 reading.give_back(match)
             else:
-                found.append((match.start(), name))
-    return list(dict.fromkeys(name for _, name in [*named, *sorted(found)]))
+                bare.append((match.start(), name))
+    return list(dict.fromkeys(name for _, name in [*named, *sorted(bare)]))
 
 
 def read_command(reading: Reading, *, quoted: bool) -> Sequence[str]:

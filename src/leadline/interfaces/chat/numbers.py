@@ -41,10 +41,10 @@ class Quantity(Frozen):
 
 def unfounded_numbers(words: str, sources: Iterable[str]) -> list[str]:
     """Return the numbers in a text that are in no source, in another unit or with fewer digits."""
-    known = [quantity for source in sources for quantity in read_quantities(source)]
+    quoted = [quantity for source in sources for quantity in read_quantities(source)]
     quantities = read_quantities(words)
     units = {(quantity.kind, quantity.scales) for quantity in quantities}
-    return list(dict.fromkeys(each.text for each in quantities if not _is_founded(each, known, units)))
+    return list(dict.fromkeys(each.text for each in quantities if not _is_founded(each, quoted, units)))
 
 
 def read_quantities(text: str) -> list[Quantity]:
@@ -87,25 +87,27 @@ def _half_unit(number: str) -> float:
     return 0.5000001 * 10.0 ** (rounded - decimals)
 
 
-def _is_founded(quantity: Quantity, known: Sequence[Quantity], units: Iterable[tuple[str, tuple[float, ...]]]) -> bool:
-    """Tell whether a number is known; without a unit it may have one of ``units``: 2.5 h (2.1 to 3.2)."""
+def _is_founded(
+    quantity: Quantity, sources: Sequence[Quantity], units: Iterable[tuple[str, tuple[float, ...]]]
+) -> bool:
+    """Tell whether a source has a number; without a unit it may have one of ``units``: 2.5 h (2.1 to 3.2)."""
     if quantity.kind:
-        return any(_is_same(quantity, each) for each in known)
+        return any(_is_same(quantity, each) for each in sources)
     if quantity.value.is_integer() and quantity.value <= SMALL:
         return True
     readings = [replace(quantity, kind=kind, scales=scales) for kind, scales in {("", (1.0,)), *units}]
-    return any(_is_same(reading, each) for reading in readings for each in known)
+    return any(_is_same(reading, each) for reading in readings for each in sources)
 
 
-def _is_same(quantity: Quantity, known: Quantity) -> bool:
+def _is_same(quantity: Quantity, source: Quantity) -> bool:
     """Tell whether two numbers are equal in a unit that both may have; a number without a unit may have any."""
-    if quantity.kind and known.kind:
-        if quantity.kind != known.kind:
+    if quantity.kind and source.kind:
+        if quantity.kind != source.kind:
             return False
-        pairs = [(scale, scale_known) for scale in quantity.scales for scale_known in known.scales]
+        pairs = [(scale, source_scale) for scale in quantity.scales for source_scale in source.scales]
     else:
-        pairs = [(1.0, 1.0), *((scale, 1.0) for scale in quantity.scales), *((1.0, scale) for scale in known.scales)]
+        pairs = [(1.0, 1.0), *((scale, 1.0) for scale in quantity.scales), *((1.0, scale) for scale in source.scales)]
     return any(
-        abs(known.value * scale_known - quantity.value * scale) <= quantity.most_off * scale
-        for scale, scale_known in pairs
+        abs(source.value * source_scale - quantity.value * scale) <= quantity.most_off * scale
+        for scale, source_scale in pairs
     )

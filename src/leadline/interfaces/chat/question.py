@@ -68,14 +68,14 @@ class Question:
         unwanted = self.reading.take("negated", all_of_them=True) if before is not None else ()
         self.unwanted = " ".join(match[0].lower() for match in unwanted)
         about_jobs = not self.has_workload and (self.says("job-words") or self.follows(*JOB_TOOLS))
-        self.jobs = read_jobs(self.reading, systems, said=True) if about_jobs else []
+        self.jobs = read_jobs(self.reading, systems, about_jobs=True) if about_jobs else []
         self.risk = _risk(self.reading)
         self.budget = _budget(self.reading)
         read_workload_options(self.reading)
         self.places = read_places(self.reading, systems, self._is_requested)
         self.spans = [seconds for at, seconds in read_spans(self.reading) if self._is_requested(at)]
         if not about_jobs and not self.has_workload:
-            self.jobs = read_jobs(self.reading, systems, said=False)
+            self.jobs = read_jobs(self.reading, systems, about_jobs=False)
         self.values, self.vary = _parameters(self.reading)
         self.nodes: int | None = None
         if self.jobs and (self.values or self.vary) and not self.has_workload:
