@@ -28,11 +28,12 @@ def create_app(settings: WebSettings) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        pool.close()
+        await pool.close()
 
     app = FastAPI(
         title="Leadline", version=__version__, docs_url=None, redoc_url=None,
         openapi_url=f"{BASE}/openapi.json", lifespan=lifespan,
+        redirect_slashes=False,  # a redirect has an absolute address, which is wrong behind a proxy
     )  # fmt: skip
     handle_errors(app)
     app.include_router(tool_routes(settings, pool))
