@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -9,6 +10,7 @@ import jsonschema
 import pytest
 
 from leadline.app.jobs.journal import journal_path
+from leadline.catalog.read import LOOK_S
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import Job, Place, Policy
 from leadline.execution.plane.journal import PlaneJournal
@@ -180,3 +182,16 @@ def test_readers_are_told_of_a_change_and_a_late_one_of_what_it_missed(client):
     assert told == "event: jobs"
     with client.stream("GET", "/api/v1/events", headers={"Last-Event-ID": "0"}) as late:
         assert next(line for line in late.iter_lines() if line.startswith("event:")) == "event: jobs"
+
+
+def test_a_system_that_is_added_while_the_server_runs_is_known(client):
+    from leadline.app.settings import catalog_dir
+    from tests.catalog.test_live import SITE
+
+    assert client.post("/api/v1/systems", json={"name": "Bench"}).status_code == 404
+    (catalog_dir() / "sites").mkdir(parents=True)
+    (catalog_dir() / "sites" / "lab.toml").write_text(SITE.format(hours=48))
+    time.sleep(LOOK_S)
+    answer = client.post("/api/v1/systems", json={"name": "Bench"})
+    (catalog_dir() / "sites" / "lab.toml").unlink()
+    assert answer.status_code == 200

@@ -1,5 +1,6 @@
 """The web application."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
@@ -10,6 +11,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp
 
 from leadline import __version__
+from leadline.app.composition import keep_catalog_live
 from leadline.interfaces.tools import tools
 from leadline.interfaces.web import openapi
 from leadline.interfaces.web.api import BASE, tool_routes
@@ -21,12 +23,16 @@ from leadline.interfaces.web.settings import WebSettings
 from leadline.interfaces.web.tasks import TaskPool
 
 
+_log = logging.getLogger(__name__)
+
+
 def create_app(settings: WebSettings) -> ASGIApp:
     """Return the web application, with what guards it."""
     pool = TaskPool(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        keep_catalog_live(_log.warning)  # a probe or a calibration may add to it at any time
         yield
         await pool.close()
 

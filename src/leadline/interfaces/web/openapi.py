@@ -51,7 +51,7 @@ def answers(documents: Iterable[str], status: int = HTTPStatus.OK, links: dict[s
     """Return the responses of an operation that answers with one of these documents, or refuses."""
     references = [{"$ref": f"#/components/schemas/{component(document)}"} for document in documents]
     schema = references[0] if len(references) == 1 else {"anyOf": references}
-    answer = {"description": "The answer.", "content": {JSON: {"schema": schema}}, "links": links or {}}
+    answer = {"description": "The answer.", "content": {JSON: {"schema": schema}}, **({"links": links} if links else {})}
     return {str(int(status)): answer, **_refusals()}
 
 
@@ -67,7 +67,8 @@ def upload_answers() -> Responses:
 
 def event_streams() -> Responses:
     """Return the responses of an operation that answers with server-sent events, or refuses."""
-    stream = {"description": "Events, until the client goes.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    content = {"text/event-stream": {"schema": {"type": "string"}}}
+    stream = {"description": "Server-sent events.", "content": content}
     return {"200": stream, **_refusals()}
 
 

@@ -67,7 +67,7 @@ class Task:
     tool: Tool
     state: TaskState = TaskState.QUEUED
     step: str = ""
-    answer: msgspec.Raw | None = None
+    answer: msgspec.Raw = field(default_factory=msgspec.Raw)
     error: str = ""
     began_s: float | None = None
     ended_s: float | None = None
@@ -105,7 +105,7 @@ class Task:
         """Return the state as a JSON document."""
         return {
             "schema": TASK, "id": self.id, "tool": self.tool.name, "state": self.state, "step": self.step,
-            "elapsed_s": self.elapsed_s, "answer": self.answer, "error": self.error,
+            "elapsed_s": self.elapsed_s, "answer": self.answer or None, "error": self.error,
         }  # fmt: skip
 
 
@@ -197,11 +197,11 @@ class TaskPool:
     def _make_room(self) -> None:
         """Drop the oldest ended tasks, so that a new one may be kept."""
         ended = [task for task in self._tasks.values() if task.ended]
-        kept_bytes = sum(memoryview(task.answer).nbytes for task in ended if task.answer is not None)
+        kept_bytes = sum(memoryview(task.answer).nbytes for task in ended)
         for task in ended:
             if len(self._tasks) < self._settings.most_tasks and kept_bytes <= self._settings.most_answer_bytes:
                 return
-            kept_bytes -= memoryview(task.answer).nbytes if task.answer is not None else 0
+            kept_bytes -= memoryview(task.answer).nbytes
             del self._tasks[task.id]
         if len(self._tasks) >= self._settings.most_tasks:
             raise HTTPException(
@@ -238,6 +238,6 @@ class TaskPool:
                 task.notify()
         finally:
             code = await loop.run_in_executor(self._pipes, end_module, process)
-        if task.answer is None and not task.error:
+        if not task.answer and not task.error:
             killed = f"its process was killed by signal {-code}, perhaps for lack of memory: ask for less"
             task.error = killed if code < 0 else FAULT

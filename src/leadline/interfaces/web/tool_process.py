@@ -26,11 +26,11 @@ class ToolCall(Frozen):
     scripts: bool
 
 
-class ToolEvent(Frozen):
+class ToolEvent(Frozen, omit_defaults=True):
     """A step that begins, or the end: the answer as JSON, or why there is none."""
 
     step: str = ""
-    answer: msgspec.Raw | None = None
+    answer: msgspec.Raw = msgspec.Raw()
     error: str = ""
 
 
