@@ -99,7 +99,7 @@ def fit(
         InvalidInput: a target is unknown, the risk is out of range, or the workload cannot be used.
         Untraceable: the model or script could not be traced.
     """
-    if not 0 < risk < 1:
+    if not 0 < 1 - risk < 1:  # also one that rounds to 0
         raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
     targets = resolve_targets(tools.catalog, on, workload).targets
     places = list({_memory_key(place): place for place in targets}.values())

@@ -19,6 +19,10 @@ REFUSALS = {
     "413": "the body is too long", "415": "the body is of another type", "421": "another host",
     "422": "the arguments cannot be used", "429": "too many requests", "503": "the scheduler does not answer",
 }  # fmt: skip
+EVENT_SCHEMA = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}, "id": {"type": "string"}},
+}
 OWN_SCHEMAS = {"problem": PROBLEM_SCHEMA, "task-1": TASK_SCHEMA, "upload-1": UPLOAD_SCHEMA}
 TASK_LINKS = {
     name: {"operationId": operation, "parameters": {"task_id": "$response.body#/id"}}
@@ -67,8 +71,7 @@ def upload_answers() -> Responses:
 
 def event_streams() -> Responses:
     """Return the responses of an operation that answers with server-sent events, or refuses."""
-    content = {"text/event-stream": {"schema": {"type": "string"}}}
-    stream = {"description": "Server-sent events.", "content": content}
+    stream = {"description": "Server-sent events.", "content": {"text/event-stream": {"schema": EVENT_SCHEMA}}}
     return {"200": stream, **_refusals()}
 
 
