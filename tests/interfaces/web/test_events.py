@@ -93,12 +93,14 @@ async def read_all(client, journal_job):
 
 def test_two_hundred_readers_hear_of_a_change_and_leave_nothing_behind(web_folder):
     settings = WebSettings("", web_folder)
-    jobs = [Job(f"r{number}", JobSpec("train", ("true",), ResourceSpec()), Policy((Place("local"),))) for number in range(3)]
+    jobs = [
+        Job(f"r{number}", JobSpec("train", ("true",), ResourceSpec()), Policy((Place("local"),))) for number in range(3)
+    ]
 
     async def run():
         server = uvicorn.Server(uvicorn.Config(create_app(settings), port=0, log_level="warning", lifespan="on"))
         serving = asyncio.create_task(server.serve())
-        while not server.started:
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.02)
         base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
         limits, counts = httpx.Limits(max_connections=None), []

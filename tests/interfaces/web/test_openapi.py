@@ -41,7 +41,7 @@ positive_data_acceptance.enabled = false  # only a verb can judge whether there 
 allow_header_conformance.enabled = false  # Starlette names the methods of one route of several at a path
 
 [phases.stateful.generation]
-max-examples = 10
+max-examples = 8
 
 [[operations]]
 include-path = "/api/v1/events"
@@ -75,7 +75,7 @@ def test_no_request_finds_a_fault_and_all_operations_are_reached(address, client
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
     words = [
         sys.executable, "-m", "schemathesis.cli", "--config-file", "schemathesis.toml", "run",
-        f"{address}/api/v1/openapi.json", "-H", f"Authorization: Bearer {TOKEN}", "--max-examples", "3", "--seed", "1",
+        f"{address}/api/v1/openapi.json", "-H", f"Authorization: Bearer {TOKEN}", "--max-examples", "2", "--seed", "1",
         "--generation-database", "none", "--no-shrink", "--workers", "2", "--report", "har", "--report-har-path",
         "har.json", "--no-color",
     ]  # fmt: skip

@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("starlette", reason="needs the [web] extra")
 
-from starlette.exceptions import HTTPException  # noqa: E402
+from starlette.exceptions import HTTPException
 
-from leadline.core.errors import InvalidInput, UnknownName  # noqa: E402
-from leadline.interfaces.tools import tools  # noqa: E402
-from leadline.interfaces.web.settings import WebSettings  # noqa: E402
-from leadline.interfaces.web.tasks import TaskPool  # noqa: E402
+from leadline.core.errors import InvalidInput, UnknownName
+from leadline.interfaces.tools import tools
+from leadline.interfaces.web.settings import WebSettings
+from leadline.interfaces.web.tasks import TaskPool
 
 QUESTION = {"workload": "config.json", "steps": 1000}
 
@@ -55,8 +55,7 @@ def test_a_task_goes_through_its_states_and_steps_to_its_answer(web_folder):
     async def run():
         async with pool_of(web_folder) as (pool, known):
             task = pool.start(known["recommend"], QUESTION)
-            documents = [document async for document in pool.follow(task)]
-        return documents
+            return [document async for document in pool.follow(task)]
 
     documents = asyncio.run(run())
     assert list(dict.fromkeys(document["state"].value for document in documents)) == ["queued", "running", "done"]

@@ -24,7 +24,9 @@ from leadline.interfaces.web.tasks import TaskPool
 from leadline.interfaces.web.uploads import UPLOAD, keep_upload
 
 BASE = "/api/v1"
-UPLOAD_BODY = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}}
+UPLOAD_BODY = {
+    "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}
+}
 SEND_S = 30.0
 """A reader of events that takes none for so long is gone."""
 

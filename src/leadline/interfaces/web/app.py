@@ -22,7 +22,6 @@ from leadline.interfaces.web.security import Guard
 from leadline.interfaces.web.settings import WebSettings
 from leadline.interfaces.web.tasks import TaskPool
 
-
 _log = logging.getLogger(__name__)
 
 

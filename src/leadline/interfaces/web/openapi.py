@@ -55,7 +55,11 @@ def answers(documents: Iterable[str], status: int = HTTPStatus.OK, links: dict[s
     """Return the responses of an operation that answers with one of these documents, or refuses."""
     references = [{"$ref": f"#/components/schemas/{component(document)}"} for document in documents]
     schema = references[0] if len(references) == 1 else {"anyOf": references}
-    answer = {"description": "The answer.", "content": {JSON: {"schema": schema}}, **({"links": links} if links else {})}
+    answer = {
+        "description": "The answer.",
+        "content": {JSON: {"schema": schema}},
+        **({"links": links} if links else {}),
+    }
     return {str(int(status)): answer, **_refusals()}
 
 

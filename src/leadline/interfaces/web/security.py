@@ -71,12 +71,8 @@ class Guard:
             return problem(HTTPStatus.MISDIRECTED_REQUEST, f"Host is {host[:100]!r}, which this server does not serve")
         if (parse_whole(request.headers.get("content-length", "")) or 0) > self._settings.most_bytes:
             return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_long)
-        path: str = request.scope["path"]
-        if "\0" in path:
-            return problem(HTTPStatus.NOT_FOUND, "the path has a character that no file and no page has")
-        if path and path == self._settings.root_path:  # links are relative, so that the slash matters
-            address = f"{path.rpartition('/')[2]}/?{request.url.query}".rstrip("?")
-            return RedirectResponse(address, HTTPStatus.TEMPORARY_REDIRECT)
+        if (elsewhere := self._elsewhere(request)) is not None:
+            return elsewhere
         token = request.query_params.get("token")
         if token is not None and self._settings.token and request.method == "GET":
             return self._signed_in(request, token)
@@ -84,6 +80,16 @@ class Guard:
         if refusal is None and not self._has_room():  # a stranger's requests take none of the user's
             return problem(HTTPStatus.TOO_MANY_REQUESTS, "too many requests: wait a second", {"Retry-After": "1"})
         return refusal
+
+    def _elsewhere(self, request: Request) -> Response | None:
+        """Return the answer to a path that is none of the application's."""
+        path: str = request.scope["path"]
+        if "\0" in path:
+            return problem(HTTPStatus.NOT_FOUND, "the path has a character that no file and no page has")
+        if path and path == self._settings.root_path:  # the links of the page are relative, so that the slash matters
+            address = f"{path.rpartition('/')[2]}/?{request.url.query}".rstrip("?")
+            return RedirectResponse(address, HTTPStatus.TEMPORARY_REDIRECT)
+        return None
 
     def _unsigned(self, request: Request) -> Response | None:
         """Return the refusal of a request without the token, or with its cookie from another site."""

@@ -21,7 +21,7 @@ from leadline.core.errors import LeadlineError, UnknownName
 from leadline.interfaces.tools import Tool
 from leadline.interfaces.web.problems import FAULT
 from leadline.interfaces.web.settings import WebSettings
-from leadline.interfaces.web.tool_process import ToolCall, ToolEvent
+from leadline.interfaces.web.tool_process import TaskCall, TaskEvent
 
 TASK = "leadline.task/1"
 PROCESS = "leadline.interfaces.web.tool_process"
@@ -138,7 +138,7 @@ class TaskPool:
         self._number += 1
         task = Task(f"{self._run}-{self._number}", tool)
         self._tasks[task.id] = task
-        call = ToolCall(tool.name, dict(arguments), str(self._settings.folder), self._settings.allow_scripts)
+        call = TaskCall(tool.name, dict(arguments), str(self._settings.folder), self._settings.allow_scripts)
         task.work = asyncio.get_running_loop().create_task(self._work(task, call))
         task.work.add_done_callback(lambda work: task.end(TaskState.CANCELLED) if work.cancelled() else None)
         return task
@@ -209,19 +209,19 @@ class TaskPool:
                 f"{self._settings.most_tasks} tasks have not ended: wait for one of them, or cancel one",
             )
 
-    async def _work(self, task: Task, call: ToolCall) -> None:
+    async def _work(self, task: Task, call: TaskCall) -> None:
         async with self._slots:
             task.begin()
             try:
                 await self._ask(task, call)
             except LeadlineError as error:
                 task.error = str(error)
-            except Exception:
+            except Exception:  # noqa: BLE001 - a bug must end the task
                 _log.exception("the task %s failed", call.tool)
                 task.error = FAULT
             task.end(TaskState.FAILED if task.error else TaskState.DONE)
 
-    async def _ask(self, task: Task, call: ToolCall) -> None:
+    async def _ask(self, task: Task, call: TaskCall) -> None:
         """Let a process answer a call; cancelled, it ends the process."""
         loop, process = asyncio.get_running_loop(), start_module(PROCESS)
         question, answers = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
@@ -233,7 +233,7 @@ class TaskPool:
         try:
             await loop.run_in_executor(self._pipes, write)
             while line := await loop.run_in_executor(self._pipes, answers.readline):
-                event = from_json(line, ToolEvent, label="the answer of a task")
+                event = from_json(line, TaskEvent, label="the answer of a task")
                 task.step, task.answer, task.error = event.step or task.step, event.answer, event.error
                 task.notify()
         finally:

@@ -1,6 +1,6 @@
 """Answer one call of a tool in a process of its own: ``python -m leadline.interfaces.web.tool_process``.
 
-It reads a ``ToolCall`` from stdin, and prints a ``ToolEvent`` for each step and for the answer; each is a line of JSON.
+It reads a ``TaskCall`` from stdin, and prints a ``TaskEvent`` for each step and for the answer; each is a line of JSON.
 """
 
 import os
@@ -17,7 +17,7 @@ from leadline.core.frozen import Frozen
 from leadline.interfaces.tools import tools
 
 
-class ToolCall(Frozen):
+class TaskCall(Frozen):
     """A call: the tool's name and arguments, the folder of workloads, and whether scripts are allowed."""
 
     tool: str
@@ -26,7 +26,7 @@ class ToolCall(Frozen):
     scripts: bool
 
 
-class ToolEvent(Frozen, omit_defaults=True):
+class TaskEvent(Frozen, omit_defaults=True):
     """A step that begins, or the end: the answer as JSON, or why there is none."""
 
     step: str = ""
@@ -41,19 +41,19 @@ def main() -> None:
     with os.fdopen(os.dup(1), "wb") as pipe:
         os.dup2(2, 1)  # lines that a library prints belong into the server's log
 
-        def send(event: ToolEvent) -> None:
+        def send(event: TaskEvent) -> None:
             pipe.write(to_json(event, indent=0).encode() + b"\n")
             pipe.flush()
 
-        call = from_json(sys.stdin.buffer.readline(), ToolCall, label="the call")
+        call = from_json(sys.stdin.buffer.readline(), TaskCall, label="the call")
         end_with_input()
         tool = tools(Path(call.folder), scripts=call.scripts)[call.tool]
         try:
-            with hear_steps(lambda step: send(ToolEvent(step))):
+            with hear_steps(lambda step: send(TaskEvent(step))):
                 answer = tool.call(call.arguments)
-            send(ToolEvent(answer=msgspec.Raw(to_json(answer, indent=0).encode())))
+            send(TaskEvent(answer=msgspec.Raw(to_json(answer, indent=0).encode())))
         except LeadlineError as error:
-            send(ToolEvent(error=str(error)))
+            send(TaskEvent(error=str(error)))
 
 
 if __name__ == "__main__":
