@@ -91,6 +91,7 @@ async def read_all(client, journal_job):
         return len(await asyncio.wait_for(asyncio.gather(*map(heard, lines)), 60))
 
 
+@pytest.mark.slow
 def test_two_hundred_readers_hear_of_a_change_and_leave_nothing_behind(web_folder):
     settings = WebSettings("", web_folder)
     jobs = [

@@ -18,6 +18,7 @@ from leadline.interfaces.web.settings import WebSettings
 
 COOKIE = "leadline-token"
 WEBSOCKET_REFUSED = 1008
+"""The code of a policy that is violated (RFC 6455, section 7.4.1)."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'",

@@ -61,7 +61,7 @@ TASK_SCHEMA: Document = {
 
 @dataclass(slots=True)
 class Task:
-    """A call of a tool; ``changed`` is set, and replaced, whenever its document changes."""
+    """A call of a tool; ``changed`` is set, and replaced, whenever its state, step or answer changes."""
 
     id: str
     tool: Tool

@@ -45,7 +45,10 @@ def main() -> None:
             pipe.write(to_json(event, indent=0).encode() + b"\n")
             pipe.flush()
 
-        call = from_json(sys.stdin.buffer.readline(), TaskCall, label="the call")
+        line = sys.stdin.buffer.readline()
+        if not line:  # it was cancelled while this process started
+            return
+        call = from_json(line, TaskCall, label="the call")
         end_with_input()
         tool = tools(Path(call.folder), scripts=call.scripts)[call.tool]
         try:
