@@ -13,7 +13,7 @@ from typing import IO, Generic, TypeVar, cast
 
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
-from leadline.execution.processes import run_process, start_process
+from leadline.execution.processes import kill_awaited, run_process, start_process
 
 T = TypeVar("T")
 Q = TypeVar("Q")
@@ -105,6 +105,11 @@ def answer_question(kind: type[Q], answer: Callable[[Q], object]) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
+
+
+def end_verbs() -> None:
+    """Let the verbs in other threads end soon: kill the processes that they wait for, such as sandboxes of scripts."""
+    kill_awaited()
 
 
 def start_module(module: str) -> "Popen[bytes]":

@@ -1,8 +1,11 @@
 """Tasks: their states, their end by cancelling, their processes, and what is left of them afterwards."""
 
 import asyncio
+import os
 import signal
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -194,26 +197,39 @@ def test_a_task_of_an_earlier_server_is_gone_and_an_unknown_one_is_not_found(web
     assert "earlier run of this server" in gone.detail
 
 
+def descendants(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["DELETE", signal.SIGINT, signal.SIGKILL])
-def test_a_script_that_is_traced_ends_with_its_task_and_with_the_server(tmp_path, how):
+@pytest.mark.parametrize(("path", "how"), [("tasks/estimate", "DELETE"), ("tasks/estimate", signal.SIGINT),
+                                          ("tasks/estimate", signal.SIGKILL), ("estimate", signal.SIGINT)])  # fmt: skip
+def test_a_script_that_is_traced_ends_with_its_task_and_with_the_server(tmp_path, path, how, monkeypatch):
     """Its sandbox is a session of its own, which no signal to the task's reaches."""
     pytest.importorskip("torch", reason="a script is traced with torch")
     from tests.interfaces.cli.test_web import httpx, started
 
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     (tmp_path / "train.py").write_text("import time\nwhile True:\n    time.sleep(1)\n")
     server, address = started(tmp_path, "--allow-scripts", "--no-token")
     try:
-        answer = httpx.post(f"{address}api/v1/tasks/estimate", json={"workload": "train.py", "on": ["T4"]})
-        task = f"{address}api/v1/tasks/{answer.headers['Location']}"
-        while len(all_ := psutil.Process(server.pid).children(recursive=True)) < 2:
-            assert httpx.get(task).json()["state"] in ("queued", "running")
-            time.sleep(0.05)
-        if how == "DELETE":
-            assert httpx.delete(task).json()["state"] == "cancelling"
-        else:
-            server.send_signal(how)
-            server.communicate(timeout=60)
+        url, question = f"{address}api/v1/{path}", {"workload": "train.py", "on": ["T4"]}
+        with ThreadPoolExecutor(1) as asking:
+            answer = asking.submit(httpx.post, url, json=question, timeout=60)
+            while not (
+                sandbox := [child for child in descendants(server) if "bootstrap.py" in " ".join(child.cmdline())]
+            ):
+                time.sleep(0.05)
+            time.sleep(4)  # until the script runs
+            assert all(process.is_running() for process in sandbox), answer.result().text
+            all_ = descendants(server)
+            if how == "DELETE":
+                task = f"{address}api/v1/tasks/{answer.result().headers['Location']}"
+                assert httpx.delete(task).json()["state"] == "cancelling"
+            else:
+                server.send_signal(how)
+                server.communicate(timeout=15)
+            answer.exception()
         _, alive = psutil.wait_procs(all_, timeout=15)
         assert alive == []
     finally:

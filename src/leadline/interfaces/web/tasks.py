@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 import msgspec
 from starlette.exceptions import HTTPException
 
-from leadline.app.background import end_module, start_module
+from leadline.app.background import end_module, end_verbs, start_module
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError, UnknownName
 from leadline.interfaces.tools import Tool
@@ -186,12 +186,13 @@ class TaskPool:
             await changed.wait()
 
     async def close(self) -> None:
-        """End all tasks, and start no more verbs; those in threads end by themselves."""
+        """End all tasks and verbs, and start no more."""
         works = [task.work for task in self._tasks.values() if task.work is not None and not task.ended]
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
+        end_verbs()
         self._pipes.shutdown(wait=False)
 
     def _make_room(self) -> None:
