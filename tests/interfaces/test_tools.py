@@ -62,6 +62,8 @@ def test_the_arguments_of_a_tool_have_a_valid_schema_with_a_description_each(fol
         ("recommend", {"workload": "config.json", "risk": 2}, "risk: expected `float` < 1"),
         ("recommend", {"workload": "config.json", "deadline_s": 1e15}, "deadline_s: expected `float` <= 1"),
         ("recommend", {"workload": "config.json", "deadline_s": 1e-9}, "--deadline"),
+        ("recommend", {"workload": "config.json", "risk": 5e-324}, "--risk"),
+        ("fit", {"workload": "config.json", "on": ["T4"], "risk": 5e-324}, "--risk"),
         ("logs", {"job": "x", "lines": 10**6}, "lines: expected `int` <= 10000"),
         ("submit", {"command": []}, "command: expected `array` of length >= 1"),
     ],

@@ -25,9 +25,16 @@ if TYPE_CHECKING:
     from leadline.training.model import ApplicationModel
 
 
+_catalogs: "dict[Path, Catalog]" = {}
+"""Folder of the user's own devices and systems → the catalog with them."""
+
+
 def user_catalog() -> "Catalog":
     """Return the shipped catalog with the user's own folder, parsed once."""
-    return _catalog(settings.catalog_dir())
+    folder = settings.catalog_dir()
+    if folder not in _catalogs:
+        _catalogs[folder] = TomlCatalog(folder, settings.cache_dir())
+    return _catalogs[folder]
 
 
 def live_catalog(report: "Callable[[str], None]") -> "Catalog":
@@ -38,9 +45,15 @@ def live_catalog(report: "Callable[[str], None]") -> "Catalog":
     return LiveCatalog(settings.catalog_dir(), settings.cache_dir(), report=report)
 
 
+def keep_catalog_live(report: "Callable[[str], None]") -> None:
+    """Use a ``live_catalog`` for all verbs of this process from now on."""
+    _catalogs[settings.catalog_dir()] = live_catalog(report)
+    toolbox.cache_clear()
+
+
 def reload_catalog() -> None:
     """Forget the parsed catalog, after a file of it has changed."""
-    _catalog.cache_clear()
+    _catalogs.clear()
     toolbox.cache_clear()
 
 
@@ -93,11 +106,6 @@ def trained_model(path: Path) -> "ApplicationModel":
 
     kept = settings.data_dir() / "models" / f"{path}.npz"
     return load_model(kept if path.parent == Path() and not exists(path) and exists(kept) else path)
-
-
-@cache
-def _catalog(folder: Path) -> "Catalog":
-    return TomlCatalog(folder, settings.cache_dir())
 
 
 def _on_call(module: str, name: str, *, starts_processes: bool = False) -> "Callable[..., TracedJob]":

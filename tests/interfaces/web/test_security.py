@@ -1,9 +1,15 @@
 """Attacks on the web server, over real HTTP."""
 
+import asyncio
+import http.client
+import stat
+
 import httpx
 import pytest
 
-from leadline.interfaces.web.security import COOKIE, cookie_name
+from leadline.core.errors import InvalidInput
+from leadline.interfaces.web.security import COOKIE, Guard, cookie_name
+from leadline.interfaces.web.server import read_token, serve
 from leadline.interfaces.web.settings import WebSettings
 from tests.interfaces.web.conftest import TOKEN, served
 
@@ -110,3 +116,116 @@ def test_a_fault_tells_nothing_of_the_inside(web_folder, monkeypatch):
         answer = httpx.post(address + PATH, json={}, headers={"Authorization": f"Bearer {TOKEN}"})
     assert answer.status_code == 500
     assert "inside" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../pages.py", "/static/%2e%2e/pages.py", "/static/..%2fpages.py", "/static//etc/passwd",
+        "/static/%2fetc%2fpasswd", "/static/..%5cpages.py", "/static/style.css%00", "/%00", "/chat/..%2f..%2fx.md",
+        "/api/v1/../../etc/passwd", "//etc/passwd", "/systems/..%2f..%2f..%2fetc%2fpasswd",
+        "/jobs/..%2f..%2fweb-token", "/api/v1/tasks/..%2f..%2fweb-token",
+    ],
+)  # fmt: skip
+def test_no_path_leads_out_of_the_application(address, path):
+    # A client of the library would resolve the dots itself.
+    connection = http.client.HTTPConnection(address.removeprefix("http://"))
+    connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
+    answer = connection.getresponse()
+    assert answer.status in (400, 404), answer.read()
+    assert b"root:" not in answer.read()
+    connection.close()
+
+
+@pytest.mark.parametrize("workload", ["/etc/passwd", "../secret.json", "link.json", "config.json/../../secret.json"])
+def test_no_workload_is_read_outside_the_folder(client, web_folder, workload):
+    (web_folder.parent / "secret.json").write_text('{"model_type": "llama"}')
+    (web_folder / "link.json").unlink(missing_ok=True)
+    (web_folder / "link.json").symlink_to(web_folder.parent / "secret.json")
+    for path in ("estimate", "fit", "recommend"):
+        answer = client.post(f"/api/v1/{path}", json={"workload": workload, "on": ["T4"]})
+        assert answer.status_code == 422
+        assert "outside" in answer.json()["detail"]
+
+
+def test_a_web_socket_is_refused_before_the_application_sees_it(web_folder):
+    sent = []
+
+    async def application(scope, receive, send):
+        raise AssertionError("it was reached")
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "websocket", "path": "/static/x", "headers": []}
+    asyncio.run(Guard(application, WebSettings(TOKEN, web_folder))(scope, None, send))
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+PREFIX = "/node/n1/8642"
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["path kept", "path cut"])
+def test_behind_a_path_every_redirect_and_location_is_relative(web_folder, cut):
+    shown = "" if cut else PREFIX  # Open OnDemand keeps the path under /node and cuts it under /rnode
+    with served(WebSettings(TOKEN, web_folder, root_path=PREFIX)) as address, httpx.Client() as browser:
+        opened = browser.get(f"{address}{shown}/?token={TOKEN}")
+        assert opened.headers["location"] == "./"
+        assert f"Path={PREFIX}" in opened.headers["set-cookie"]
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        for page in ("", "jobs", "systems", "chat"):
+            assert browser.get(f"{address}{shown}/{page}", headers=headers).status_code == 200
+        started = browser.post(f"{address}{shown}/api/v1/tasks/jobs", json={}, headers=headers)
+        task = started.request.url.join(started.headers["location"])
+        assert browser.get(task, headers=headers).status_code == 200
+        document = browser.get(f"{address}{shown}/api/v1/openapi.json", headers=headers).json()
+        assert document["servers"] == [{"url": PREFIX}]
+
+
+def test_the_path_of_the_proxy_without_its_slash_leads_to_the_page(web_folder):
+    with served(WebSettings(TOKEN, web_folder, root_path=PREFIX)) as address:
+        answer = httpx.get(f"{address}{PREFIX}?token={TOKEN}")
+        assert (answer.status_code, answer.headers["location"]) == (307, f"8642/?token={TOKEN}")
+        assert httpx.get(f"{address}{PREFIX}").headers["location"] == "8642/"
+
+
+@pytest.mark.parametrize("length", ["x", "-1", "٣", "1e9"])
+def test_a_length_that_is_no_number_is_no_fault(web_folder, length):
+    sent = []
+
+    async def application(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "GET", "path": "/", "query_string": b"", "scheme": "http",
+        "headers": [(b"host", b"localhost"), (b"content-length", length.encode())],
+    }  # fmt: skip
+    asyncio.run(Guard(application, WebSettings("", web_folder))(scope, None, send))
+    assert sent[0]["status"] == 200
+
+
+def test_a_server_without_a_token_ignores_one_in_an_address(web_folder):
+    with served(WebSettings("", web_folder)) as address:
+        assert httpx.get(f"{address}/?token=old").status_code == 200
+
+
+def test_a_server_without_a_token_listens_on_this_machine_only(web_folder):
+    for host in ("0.0.0.0", "::", "192.0.2.1"):  # noqa: S104 - refused
+        with pytest.raises(InvalidInput, match="on this machine only"):
+            serve(WebSettings("", web_folder), host, 0, print)
+
+
+def test_a_token_file_is_its_owners_alone(tmp_path):
+    file = tmp_path / "folder" / "token"
+    token = read_token(file)
+    assert len(token) >= 32
+    assert read_token(file) == token
+    file.chmod(0o644)
+    read_token(file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    file.write_text("short\n")
+    with pytest.raises(InvalidInput, match="16 or more"):
+        read_token(file)

@@ -52,7 +52,7 @@ def build_constraints(
     deadline: str | timedelta | None, budget: float | None, currency: str, risk: float, weights: RiskWeights
 ) -> Constraints:
     """Return the constraints of a request; ``InvalidInput`` if a value is out of range, or a time has no unit."""
-    if not 0 < risk < 1:
+    if not 0 < 1 - risk < 1:  # also one that rounds to 0
         raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
     if budget is not None and not budget >= 0:
         raise InvalidInput(f"--budget is {budget:g}, but it must be 0 or more")

@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlencode
 
 import click
 
@@ -33,7 +34,7 @@ def web(
 
     Open the address that it prints: it has your token, which becomes a cookie. Ctrl-C ends the server; jobs go on.
     """
-    if any(find_spec(package) is None for package in ("fastapi", "uvicorn", "sse_starlette")):
+    if any(find_spec(package) is None for package in ("fastapi", "uvicorn", "sse_starlette", "jinja2")):
         raise MissingExtra("leadline web", "web")
     from leadline.interfaces.web.server import read_token, serve  # noqa: PLC0415 - an optional extra
     from leadline.interfaces.web.settings import WebSettings  # noqa: PLC0415 - loads with the server
@@ -45,5 +46,5 @@ def web(
         "" if no_token else read_token(token_file), Path.cwd(), (*defaults.hosts, *allow_host), root_path.rstrip("/"),
         allow_submit, allow_scripts,
     )  # fmt: skip
-    shown = f"?token={settings.token}" if settings.token else ""
+    shown = f"?{urlencode({'token': settings.token})}" if settings.token else ""
     serve(settings, host, port, lambda address: print_note(f"Leadline is at {address}{shown}"))

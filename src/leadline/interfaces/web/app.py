@@ -1,5 +1,6 @@
 """The web application."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
@@ -10,6 +11,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp
 
 from leadline import __version__
+from leadline.app.composition import keep_catalog_live
 from leadline.interfaces.tools import tools
 from leadline.interfaces.web import openapi
 from leadline.interfaces.web.api import BASE, tool_routes
@@ -20,6 +22,8 @@ from leadline.interfaces.web.security import Guard
 from leadline.interfaces.web.settings import WebSettings
 from leadline.interfaces.web.tasks import TaskPool
 
+_log = logging.getLogger(__name__)
+
 
 def create_app(settings: WebSettings) -> ASGIApp:
     """Return the web application, with what guards it."""
@@ -27,12 +31,14 @@ def create_app(settings: WebSettings) -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        keep_catalog_live(_log.warning)  # a probe or a calibration may add to it at any time
         yield
-        pool.close()
+        await pool.close()
 
     app = FastAPI(
         title="Leadline", version=__version__, docs_url=None, redoc_url=None,
         openapi_url=f"{BASE}/openapi.json", lifespan=lifespan,
+        redirect_slashes=False,  # a redirect has an absolute address, which is wrong behind a proxy
     )  # fmt: skip
     handle_errors(app)
     app.include_router(tool_routes(settings, pool))

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Callable
 
 from sse_starlette import ServerSentEvent
 
-from leadline.core.errors import LeadlineError
-
 LOOK_S = 1.0
 
 _log = logging.getLogger(__name__)
@@ -24,6 +22,7 @@ class JobEvents:
         self._newest = newest
         self._look_s = look_s
         self._number = 0
+        self._problem = ""
         self._changed = asyncio.Event()
         self._readers = 0
         self._looker: asyncio.Task[None] | None = None
@@ -35,7 +34,7 @@ class JobEvents:
         try:
             async with self._beginning:
                 if self._looker is None:
-                    self._number = await asyncio.to_thread(self._newest)
+                    self._number = await self._read()
                     self._looker = asyncio.create_task(self._look())
             known = self._number if seen is None else seen
             while True:
@@ -53,12 +52,20 @@ class JobEvents:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(self._look_s)
-            try:
-                number = await asyncio.to_thread(self._newest)
-            except LeadlineError as error:
-                _log.warning("no news of jobs: %s", error)  # the next look may succeed
-                continue
+            number = await self._read()
             if number != self._number:
                 self._number = number
                 self._changed.set()
                 self._changed = asyncio.Event()
+
+    async def _read(self) -> int:
+        """Return the number of the newest event; the last one known while the journal cannot be read."""
+        problem, number = "", self._number
+        try:
+            number = await asyncio.to_thread(self._newest)
+        except Exception as error:  # noqa: BLE001 - readers wait for the next look, whatever made this one fail
+            problem = str(error)
+        if problem != self._problem:
+            _log.warning("no events of jobs: %s", problem) if problem else _log.warning("events of jobs are back")
+            self._problem = problem
+        return number

@@ -1,6 +1,5 @@
 """Errors as problem documents (RFC 9457)."""
 
-import logging
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
@@ -17,8 +16,6 @@ PROBLEM_SCHEMA = {
 }
 
 FAULT = "a fault of Leadline's own; the server's log has the details"
-
-_log = logging.getLogger(__name__)
 
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -37,7 +34,7 @@ def status_of(error: LeadlineError) -> int:
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Answer every error with a problem document; a bug is logged, and its document tells nothing of the inside."""
+    """Answer every error with a problem document; that of a bug is general, and the server logs the bug itself."""
 
     @app.exception_handler(LeadlineError)
     def of_leadline(_: Request, error: LeadlineError) -> Response:
@@ -48,6 +45,5 @@ def handle_errors(app: FastAPI) -> None:
         return problem(error.status_code, str(error.detail), dict(error.headers or {}))
 
     @app.exception_handler(Exception)
-    def of_a_bug(request: Request, error: Exception) -> Response:
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    def of_a_bug(_: Request, __: Exception) -> Response:
         return problem(HTTPStatus.INTERNAL_SERVER_ERROR, FAULT)

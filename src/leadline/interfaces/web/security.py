@@ -17,10 +17,13 @@ from leadline.interfaces.web.problems import problem
 from leadline.interfaces.web.settings import WebSettings
 
 COOKIE = "leadline-token"
+WEBSOCKET_REFUSED = 1008
+"""The code of a policy that is violated (RFC 6455, section 7.4.1)."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
@@ -41,8 +44,11 @@ class Guard:
         """Pass a request on, or answer it."""
         # The routes are the same with the proxy's path and without it.
         scope = {**scope, "root_path": self._settings.root_path}
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # there are no sockets to open, and none would be checked
+            await send({"type": "websocket.close", "code": WEBSOCKET_REFUSED})
             return
 
         async def send_guarded(message: Message) -> None:
@@ -64,14 +70,27 @@ class Guard:
         if host not in {name.strip("[]").lower() for name in self._settings.hosts}:
             # Another site's name that points here would let its pages read answers (DNS rebinding).
             return problem(HTTPStatus.MISDIRECTED_REQUEST, f"Host is {host[:100]!r}, which this server does not serve")
-        if int(request.headers.get("content-length") or 0) > self._settings.most_bytes:
+        if (parse_whole(request.headers.get("content-length", "")) or 0) > self._settings.most_bytes:
             return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_long)
-        if (token := request.query_params.get("token")) is not None and request.method == "GET":
+        if (elsewhere := self._elsewhere(request)) is not None:
+            return elsewhere
+        token = request.query_params.get("token")
+        if token is not None and self._settings.token and request.method == "GET":
             return self._signed_in(request, token)
         refusal = self._unsigned(request)
         if refusal is None and not self._has_room():  # a stranger's requests take none of the user's
             return problem(HTTPStatus.TOO_MANY_REQUESTS, "too many requests: wait a second", {"Retry-After": "1"})
         return refusal
+
+    def _elsewhere(self, request: Request) -> Response | None:
+        """Return the answer to a path that is none of the application's."""
+        path: str = request.scope["path"]
+        if "\0" in path:
+            return problem(HTTPStatus.NOT_FOUND, "the path has a character that no file and no page has")
+        if path and path == self._settings.root_path:  # the links of the page are relative, so that the slash matters
+            address = f"{path.rpartition('/')[2]}/?{request.url.query}".rstrip("?")
+            return RedirectResponse(address, HTTPStatus.TEMPORARY_REDIRECT)
+        return None
 
     def _unsigned(self, request: Request) -> Response | None:
         """Return the refusal of a request without the token, or with its cookie from another site."""

@@ -3,6 +3,7 @@
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,17 +12,21 @@ from starlette.types import ASGIApp
 
 from leadline.app import settings as folders
 from leadline.core.errors import InvalidInput
-from leadline.files.private import make_private_folder, open_private
+from leadline.files.private import make_private_folder, open_private, tighten
 from leadline.interfaces.web.app import create_app
 from leadline.interfaces.web.settings import WebSettings
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 GRACE_S = 2
 """Seconds that open connections have when the server ends."""
+MOST_CONNECTIONS = 1000
+"""Connections at a time; more are refused with status 503."""
 
 
 def read_token(file: Path | None) -> str:
-    """Return the token in a file, by default of the data folder; a missing file is made with a new one, for its owner.
+    """Return the token in a file, by default of the data folder; a missing file gets a new one.
+
+    Only its owner may read it afterwards.
 
     Raises:
         InvalidInput: the file cannot be used, or its token is shorter than 16 characters.
@@ -29,9 +34,9 @@ def read_token(file: Path | None) -> str:
     path = file or folders.data_dir() / "web-token"
     try:
         make_private_folder(path.parent)
-        if not path.exists():
-            with open(path, "x", opener=open_private, encoding="ascii") as stream:
-                stream.write(secrets.token_urlsafe(24) + "\n")
+        with suppress(FileExistsError), open(path, "x", opener=open_private, encoding="ascii") as stream:
+            stream.write(secrets.token_urlsafe(24) + "\n")
+        tighten(path)
         token = path.read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
         raise InvalidInput(f"the token file {path} cannot be used: {error}") from error
@@ -69,7 +74,7 @@ def serve(
         app = make(replace(settings, hosts=names))
         # The log would hold the token of the first request.
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S,
-                                server_header=False, root_path="")  # fmt: skip
+                                server_header=False, ws="none", limit_concurrency=MOST_CONNECTIONS)  # fmt: skip
         uvicorn.Server(config).run([listener])
 
 
