@@ -140,6 +140,16 @@ def plain(text: str) -> str:
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
 
 
+def heading(text: str) -> str:
+    """Return text with a capital letter at its start."""
+    return text[:1].upper() + text[1:]
+
+
+def sentence(text: str) -> str:
+    """Return a message as a sentence; empty without one."""
+    return heading(text if text.endswith((".", "?", "!")) else f"{text}.") if text else ""
+
+
 def value(measured: Document, name: str) -> float | None:
     """Return one measured value of a run; None if it was not measured."""
     return measured[name]["value"] if name in measured else None
@@ -163,7 +173,7 @@ def scale(name: str) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     "time": time, "range": range_, "size": size, "size_range": size_range, "bytes": bytes_, "seconds": seconds,
     "known": known, "rate": rate, "cost": cost, "cost_range": cost_range, "device": device, "request": request,
-    "price": price, "limits": limits, "spent": spent, "clock": clock, "plain": plain, "value": value, "amount": amount,
+    "price": price, "limits": limits, "spent": spent, "clock": clock, "plain": plain, "heading": heading, "sentence": sentence, "value": value, "amount": amount,
     "parameter": parameter, "scale": scale, "probability": format_probability, "refit": describe_refit,
     "training_data": describe_training_data,
 }  # fmt: skip

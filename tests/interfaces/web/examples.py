@@ -48,9 +48,9 @@ def add_jobs(number=1):
     now_s = time.time()
     clock, place, began_s = ManualClock(now_s - 2 * HOUR_S), Place("Pitzer", "gpu"), now_s - 1.5 * HOUR_S
     jobs = [
-        Job(key, JobSpec(name, ("python", "train.py"), ASKED, system="Pitzer", partition="gpu"), Policy((place,)),
-            created_at=iso_utc(now_s - 2 * HOUR_S), predicted=predicted(3 * HOUR_S))
-        for key, name in ((f"aaaa{number:08}", "finetune"), (f"bbbb{number:08}", "evaluate"), (f"cccc{number:08}", "tokenize"))
+        Job(f"{letter * 4}{number:08}", JobSpec(name, ("python", "train.py"), ASKED, system="Pitzer", partition="gpu"),
+            Policy((place,)), created_at=iso_utc(now_s - 2 * HOUR_S), predicted=predicted(3 * HOUR_S))
+        for letter, name in (("a", "finetune"), ("b", "evaluate"), ("c", "tokenize"))
     ]  # fmt: skip
     journal_path().parent.mkdir(parents=True, exist_ok=True)
     with PlaneJournal(journal_path(), clock) as journal:
@@ -81,8 +81,8 @@ def _started(attempt, began_s, state=JobState.RUNNING, **fields):
 
 
 def _progress(attempt, number):
-    said = {"steps": 100 * number, "total": 2500, "elapsed_s": 400.0 * number, "host_memory_bytes": (4 + number / 4) * GIB,
-            "gpu_memory_bytes": 20 * GIB}  # fmt: skip
+    said = {"steps": 100 * number, "total": 2500, "elapsed_s": 400.0 * number, "gpu_memory_bytes": 20 * GIB,
+            "host_memory_bytes": (4 + number / 4) * GIB}  # fmt: skip
     return NewEvent(EventKind.PROGRESS, attempt.job, attempt.key, said)
 
 
@@ -99,9 +99,9 @@ def add_runs(name="solver", count=12):
         seconds = 600.0 * (number + 1)
         figures = {"elapsed_s": seconds, "host_memory_bytes": (2.0 + number / 2) * GIB}
         runs.append(Run(
-            f"{number:012x}", JobSpec(name, ("solve", "--steps", str(number)), ASKED), JobState.COMPLETED,
-            iso_utc(time.time() - (count - number) * HOUR_S), scale=Scale.FULL_SCALE, predicted=predicted(1.1 * seconds),
-            measured={quantity: Measurement(value, "", "wrapper") for quantity, value in figures.items()},
+            f"{number + 10:02x}" * 6, JobSpec(name, ("solve", "--steps", str(number)), ASKED), JobState.COMPLETED,
+            iso_utc(time.time() - (count - number) * HOUR_S), scale=Scale.FULL_SCALE,
+            predicted=predicted(1.1 * seconds), measured={quantity: Measurement(value, "", "wrapper") for quantity, value in figures.items()},
             parameters={"steps": 100 * (number + 1)},
         ))  # fmt: skip
     SqliteHistory(settings.history_path()).add_all(runs)

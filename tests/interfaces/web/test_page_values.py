@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from leadline.core.plane import EventKind
-from leadline.execution.plane.journal import NewEvent
 from leadline.interfaces import web
 from leadline.interfaces.page_text import limits, money
 from leadline.interfaces.web.plot_series import learning_curve
@@ -30,7 +28,7 @@ def series(html, plot):
 
 
 def test_the_memory_of_the_first_option_is_drawn_over_one_step(client):
-    question = {"workload": "config.json", "steps": 1000, "batch": 8, "on": "Pitzer"}
+    question = {"workload": "config.json", "steps": 1000, "batch": 8, "on": "Ascend"}
     html = client.get("/estimate", params=question).text
     (part,) = re.findall(r'id="memory"[^>]*hx-get="\./(memory\?[^"]*)"', html)
     drawn = series(client.get(f"/{unescape(part)}").text, "memory")
@@ -39,8 +37,14 @@ def test_the_memory_of_the_first_option_is_drawn_over_one_step(client):
     assert max(drawn["reserved"]) == drawn["peak"] > 0
 
 
+def test_the_memory_of_a_cpu_has_no_timeline(client):
+    html = client.get("/memory", params={"workload": "config.json", "batch": 8, "place": "Pitzer:cpu"}).text
+    assert "host memory: needs" in html
+    assert "data-plot" not in html
+
+
 def test_the_first_option_stands_beside_a_request_without_limits(client):
-    html = client.get("/estimate", params={"workload": "config.json", "steps": 1000, "on": "Ascend"}).text
+    html = client.get("/estimate", params={"workload": "config.json", "steps": 10000, "precision": "fp16", "on": "Pitzer:gpu"}).text
     compared = html.partition('<table class="compare">')[2].partition("</table>")[0]
     recommended, whole = (float(amount) for amount in re.findall(r"\$([\d.]+)(?:</b>|</td>)", compared))
     assert 0 < recommended < whole
@@ -71,9 +75,9 @@ def test_a_job_that_lacks_consent_names_the_command(client, jobs):
 
 
 def test_what_is_unknown_gets_a_page_that_says_so(client):
-    answer = client.get("/jobs/<b>none</b>")
+    answer = client.get("/jobs/<b>none<b>")
     assert answer.status_code == 404
-    assert "&lt;b&gt;none&lt;/b&gt;" in answer.text
+    assert "&lt;b&gt;none&lt;b&gt;" in answer.text
     assert "<nav" in answer.text
 
 
@@ -96,8 +100,8 @@ def test_a_model_shows_its_coverage_as_a_percentage_and_its_newest_predictions(c
 
 
 def test_a_learning_curve_has_completed_runs_only():
-    runs = [{"state": state, "forecast_s": 2.0, "elapsed_s": elapsed_s}
-            for state, elapsed_s in (("COMPLETED", 1.0), ("FAILED", 0.01), ("COMPLETED", 2.0), ("PENDING", None))]  # fmt: skip
+    ended = (("COMPLETED", 1.0), ("FAILED", 0.01), ("COMPLETED", 2.0), ("PENDING", None))
+    runs = [{"state": state, "forecast_s": 2.0, "elapsed_s": elapsed_s} for state, elapsed_s in ended]
     assert learning_curve(runs) == {"run": [1.0, 2.0], "error": [100.0, 0.0], "recent": [100.0, 50.0]}
     assert learning_curve(runs[:2]) is None
 
@@ -125,9 +129,10 @@ def test_limits_of_a_job_are_read_from_its_partition():
 
 @pytest.mark.parametrize("path", PAGES)
 def test_the_first_paint_of_a_page_is_light(client, path):
-    sent = 0
-    for address in (path, *set(re.findall(r'(?:href|src)="(\.[./]*static/[^"]+)"', client.get(f"/{path}").text))):
-        with client.stream("GET", client.base_url.join(f"/{path}").join(address) if address != path else f"/{path}") as answer:
+    sent, page = 0, client.base_url.join(f"/{path}")
+    linked = set(re.findall(r'(?:href|src)="(\.[./]*static/[^"]+)"', client.get(page).text))
+    for address in (page, *map(page.join, linked)):
+        with client.stream("GET", address) as answer:
             answer.read()
             assert answer.status_code == 200
             sent += answer.num_bytes_downloaded

@@ -43,8 +43,8 @@ from leadline.training.records import application_name
 HERE = Path(__file__).parent
 PAGES = (("", "Estimate"), ("jobs", "Jobs"), ("systems", "Systems"), ("campaigns", "Campaigns"), ("models", "Models"),
          ("history", "History"), ("chat", "Chat"))  # fmt: skip
-MOST_OPTIONS, MOST_REJECTIONS = 40, 100
-"""Options and rejections of an answer that are shown."""
+OPTIONS, MOST_OPTIONS, MOST_REJECTIONS = 20, 500, 100
+"""Options that are shown at first and on demand, and rejections."""
 MOST_ROWS = 1000
 """Jobs or runs on one page."""
 LOG_LINES = 200
@@ -240,7 +240,7 @@ async def _options(pages: Pages, request: Request) -> Document:
     if "workload" not in arguments:
         raise InvalidInput("workload is missing: name a file, upload one, or paste a config.json")
     answer = await pages.ask("recommend", arguments)
-    options = answer["options"][:MOST_OPTIONS]
+    options = answer["options"][: MOST_OPTIONS if request.query_params.get("all") else OPTIONS]
     charged = Counter(option["estimate"]["currency"] for option in options if option["estimate"]["cost"])
     currency = arguments.get("currency") or next((name for name, _ in charged.most_common(1)), "")
     return {

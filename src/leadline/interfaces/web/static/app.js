@@ -68,20 +68,22 @@
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const palette = (at) => color(`--plot-${at % 7 + 1}`);
   const short = (value) => String(+value.toPrecision(3));
-  const seconds = (value) => {
-    const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([least]) => value >= 2 * least) || [1, "s"];
-    return `${short(value / size)} ${unit}`;
-  };
-  const gibibytes = (value) => `${short(value / 2 ** 30)} GiB`;
   const percent = (value) => `${short(value)} %`;
-  const clock = (value) => new Date(value * 1000).toLocaleString([], {month: "short", day: "numeric", hour: "2-digit", minute: "2-digit"});
+  // One unit for all values of an axis, so that its ticks are round.
+  const unitOf = (units, values) => units.find(([size]) => Math.max(...values) >= 2 * size) || units.at(-1);
+  const timeUnit = (values) => unitOf([[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]], values);
+  const memoryUnit = (values) => unitOf([[2 ** 30, "GiB"], [2 ** 20, "MiB"]], values);
+  const clock = (moments) => {
+    const day = Math.max(...moments) - Math.min(...moments) < 86400 ? {} : {month: "short", day: "numeric"};
+    return (value) => new Date(value * 1000).toLocaleString([], {...day, hour: "2-digit", minute: "2-digit", hourCycle: "h23"});
+  };
   const axis = (label, format, more = {}) => ({
     label, stroke: color("--quiet"), grid: {stroke: color("--line")}, ticks: {stroke: color("--line")}, size: 70, labelSize: 22,
     values: (_, ticks) => ticks.map((tick) => tick === null ? "" : format(tick)), ...more,
   });
   const along = (label, format) => axis(label, format, {size: 40, space: 70});
   const dots = (at) => ({stroke: palette(at), paths: () => null, points: {show: true, size: 8, fill: palette(at), stroke: palette(at)}});
-  const spread = (values) => Math.max(...values) > 30 * Math.min(...values) ? 3 : 1;  // 3 is uPlot's logarithmic scale
+  const spread = (values) => Math.min(...values) > 0 && Math.max(...values) > 8 * Math.min(...values) ? 3 : 1;  // 3 is logarithmic
 
   const choose = (point) => {
     document.querySelectorAll("tr.chosen").forEach((row) => row.classList.remove("chosen"));
@@ -92,7 +94,8 @@
     why.querySelector("summary").focus({preventScroll: true});
   };
   const front = (element, points) => {
-    const times = points.map((point) => point.time), costs = points.map((point) => point.cost);
+    const [size, unit] = timeUnit(points.map((point) => point.time));
+    const times = points.map((point) => point.time / size), costs = points.map((point) => point.cost);
     const shown = document.createElement("p");
     shown.className = "quiet shown";
     shown.setAttribute("aria-live", "polite");
@@ -100,7 +103,7 @@
     const show = (index) => {
       at = index;
       const point = points[index];
-      if (point) shown.textContent = `${point.name}: ${seconds(point.time)}, ${short(point.cost)}`;
+      if (point) shown.textContent = `${point.name}: ${short(times[index])} ${unit}, ${short(point.cost)}`;
     };
     element.addEventListener("keydown", (event) => {
       const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
@@ -114,14 +117,14 @@
     const near = (u) => {  // the nearest point in both directions, not only along the time
       let best = null, least = 30 ** 2;
       points.forEach((point, index) => {
-        const apart = (u.valToPos(point.time, "x") - u.cursor.left) ** 2 + (u.valToPos(point.cost, "y") - u.cursor.top) ** 2;
+        const apart = (u.valToPos(times[index], "x") - u.cursor.left) ** 2 + (u.valToPos(point.cost, "y") - u.cursor.top) ** 2;
         if (apart < least) { best = index; least = apart; }
       });
       return best;
     };
     const plot = new uPlot({
       scales: {x: {time: false, distr: spread(times)}, y: {distr: spread(costs)}},
-      axes: [along("time", seconds), axis("cost", short)],
+      axes: [along(`time, ${unit}`, short), axis("cost", short)],
       series: [{}, dots(0), {...dots(1), paths: uPlot.paths.linear(), width: 2, spanGaps: true}],
       hooks: {setCursor: [(u) => { if (u.cursor.left >= 0 && u.cursor.event) show(near(u)); }]},
       ...shared(element),
@@ -131,9 +134,9 @@
     return plot;
   };
   const memory = (element, series) => {
-    const names = Object.keys(series.held);
+    const names = Object.keys(series.held), [size, unit] = memoryUnit(series.reserved);
     let below = series.share.map(() => 0);
-    const stacked = names.map((name) => { below = below.map((value, at) => value + series.held[name][at]); return below; });
+    const stacked = names.map((name) => { below = below.map((value, at) => value + series.held[name][at] / size); return below; });
     const areas = names.map((name, at) => ({label: name, stroke: palette(at), fill: palette(at), width: 1, points: {show: false}}));
     const top = series.capacity && series.peak > series.capacity / 3 ? series.capacity : null;  // else it would flatten the plot
     const lines = [{label: "reserved", stroke: color("--text"), width: 1, points: {show: false}},
@@ -141,32 +144,35 @@
     return new uPlot({
       ...shared(element), legend: {show: true, live: false},
       scales: {x: {time: false}, y: {range: (_, __, most) => [0, most * 1.05]}},
-      axes: [along("share of the step", (value) => percent(100 * value)), axis("memory", gibibytes)],
+      axes: [along("share of the step", (value) => percent(100 * value)), axis(`memory, ${unit}`, short)],
       series: [{}, ...areas.reverse(), ...lines],
-    }, [series.share, ...stacked.reverse(), series.reserved, ...(top ? [series.share.map(() => top)] : [])], element);
+    }, [series.share, ...stacked.reverse(), series.reserved.map((value) => value / size), ...(top ? [series.share.map(() => top / size)] : [])], element);
   };
   const ends = (element, series) => new uPlot({
-    ...shared(element), axes: [along("decided", clock), axis("predicted end", clock, {size: 110})],
+    ...shared(element), axes: [along("decided", clock(series.at)), axis("predicted end", clock([...series.low, ...series.high]), {size: 80})],
     series: [{}, {stroke: palette(0), width: 2}, {stroke: palette(0), dash: [4, 4]}, {stroke: palette(0), dash: [4, 4]}],
     bands: [{series: [3, 2], fill: `${palette(0)}33`}],
   }, [series.at, series.point, series.low, series.high], element);
   const learning = (element, series) => new uPlot({
-    ...shared(element), scales: {x: {time: false}}, axes: [along("completed run", short), axis("error", percent)],
+    ...shared(element), scales: {x: {time: false}, y: {distr: spread(series.error)}},
+    axes: [{...along("completed run", short), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]}, axis("error", percent)],
     series: [{}, dots(0), {stroke: palette(1), width: 2, points: {show: false}}],
   }, [series.run, series.error, series.recent], element);
   const measured = (element, series) => {
-    const distr = spread([...series.measured, ...series.predicted]);
+    const distr = spread([...series.measured, ...series.predicted]), [size, unit] = timeUnit(series.measured);
+    const [x, y] = [series.measured, series.predicted].map((values) => values.map((value) => value / size));
     return new uPlot({
-      ...shared(element), scales: {x: {time: false, distr}, y: {distr}}, axes: [along("measured", seconds), axis("predicted", seconds)],
+      ...shared(element), scales: {x: {time: false, distr}, y: {distr}},
+      axes: [along(`measured, ${unit}`, short), axis(`predicted, ${unit}`, short)],
       series: [{}, dots(0), {stroke: color("--quiet"), dash: [6, 4], points: {show: false}}],
-    }, [series.measured, series.predicted, series.measured], element);
+    }, [x, y, x], element);
   };
   const plots = {front, memory, ends, learning, measured}, drawn = new Map();
-  const size = (element) => ({width: Math.max(240, element.clientWidth), height: 280});
-  const shared = (element) => ({...size(element), legend: {show: false}, cursor: {drag: {x: false, y: false}}});
+  const room = (element) => ({width: Math.max(240, element.clientWidth), height: 280});
+  const shared = (element) => ({...room(element), legend: {show: false}, cursor: {drag: {x: false, y: false}}});
   const resized = new ResizeObserver((entries) => entries.forEach(({target}) => {
     const plot = drawn.get(target);
-    if (plot && plot.width !== size(target).width) plot.setSize(size(target));
+    if (plot && plot.width !== room(target).width) plot.setSize(room(target));
   }));
   const draw = () => {
     drawn.forEach((plot, element) => { if (!element.isConnected) { plot.destroy(); resized.unobserve(element); drawn.delete(element); } });
