@@ -39,7 +39,7 @@ def test_the_memory_of_the_first_option_is_drawn_over_one_step(client):
 
 def test_the_memory_of_a_cpu_has_no_timeline(client):
     html = client.get("/memory", params={"workload": "config.json", "batch": 8, "place": "Pitzer:cpu"}).text
-    assert "host memory: needs" in html
+    assert "Host memory: needs" in html
     assert "data-plot" not in html
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -241,13 +241,21 @@ async def _options(pages: Pages, request: Request) -> Document:
         raise InvalidInput("workload is missing: name a file, upload one, or paste a config.json")
     answer = await pages.ask("recommend", arguments)
     options = answer["options"][: MOST_OPTIONS if request.query_params.get("all") else OPTIONS]
-    charged = Counter(option["estimate"]["currency"] for option in options if option["estimate"]["cost"])
-    currency = arguments.get("currency") or next((name for name, _ in charged.most_common(1)), "")
+    currency, points = _front(options, arguments.get("currency"))
     return {
-        "answer": answer, "options": options, "found": len(answer["options"]), "currency": currency,
-        "rejections": answer["rejections"][:MOST_REJECTIONS], "points": front_points(options, currency),
-        "query": str(request.query_params), **(_beside_whole_nodes(options[0]) if options else {}),
+        "answer": answer, "options": options, "found": len(answer["options"]), "currency": currency, "points": points,
+        "rejections": answer["rejections"][:MOST_REJECTIONS], "query": str(request.query_params), **(_beside_whole_nodes(options[0]) if options else {}),
     }  # fmt: skip
+
+
+def _front(options: Sequence[Document], wanted: str | None) -> tuple[str, list[Document]]:
+    """Return the points of a plot and their currency: the wanted one, the first option's, or that of most options."""
+    charged = Counter(option["estimate"]["currency"] for option in options if option["estimate"]["cost"])
+    most_common = [currency for currency, _ in charged.most_common()]
+    for currency in filter(None, (wanted, *(option["estimate"]["currency"] for option in options[:1]), *most_common)):
+        if len(points := front_points(options, currency)) > 1:
+            return currency, points
+    return "", []
 
 
 def _beside_whole_nodes(option: Document) -> Document:
