@@ -129,7 +129,7 @@ def test_a_slider_asks_again_and_its_field_follows(site, page):
         assert page.locator(f"[name={name}]").input_value() == value
     page.fill("[name=batch]", "9")
     assert page.locator("[data-slides=batch]").input_value() == "4", "the slider is not at the next smaller step, 8"
-    page.locator("#summary", has_text="options").wait_for(state="attached")
+    page.locator("#answer caption", has_text="the best first").first.wait_for()
 
 
 def test_a_point_of_the_front_leads_to_its_option_by_mouse_and_by_key(site, page):

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -239,13 +240,25 @@ async def _options(pages: Pages, request: Request) -> Document:
     arguments = form_arguments(request.query_params)
     if "workload" not in arguments:
         raise InvalidInput("workload is missing: name a file, upload one, or paste a config.json")
-    answer = await pages.ask("recommend", arguments)
+    shown = request.query_params.get("shown", "").split(",")
+    moving = shown != [""]
+    answer = await _recommend(pages, arguments, shown if moving else ())
     options = answer["options"][: MOST_OPTIONS if request.query_params.get("all") else OPTIONS]
     currency, points = _front(options, arguments.get("currency"))
     return {
         "answer": answer, "options": options, "found": len(answer["options"]), "currency": currency, "points": points,
-        "rejections": answer["rejections"][:MOST_REJECTIONS], "query": str(request.query_params), **(_beside_whole_nodes(options[0]) if options else {}),
+        "rejections": answer["rejections"][:MOST_REJECTIONS], "moving": moving,
+        "query": request.url.remove_query_params(["shown", "all"]).query, **(_beside_whole_nodes(options[0]) if options else {}),
     }  # fmt: skip
+
+
+async def _recommend(pages: Pages, arguments: Document, shown: Sequence[str]) -> Document:
+    """Return the answer for the places shown, at once while a slider moves, or else for all."""
+    # Beside GPUs, the page leaves CPUs out: simulating their heap takes longer than all else.
+    if shown:
+        with suppress(LeadlineError):  # a place may be none any more, such as CPUs once the job takes GPUs
+            return await pages.ask("recommend", {**arguments, "on": shown})
+    return await pages.ask("recommend", arguments)
 
 
 def _front(options: Sequence[Document], wanted: str | None) -> tuple[str, list[Document]]:

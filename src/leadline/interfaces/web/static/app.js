@@ -22,14 +22,28 @@
     const same = steps.indexOf(value.trim());
     return same >= 0 ? same : steps.findLastIndex((step) => step && Number(step) <= Number(value));
   };
+  // While a slider moves, the answer is about the places shown; when it rests, about all.
+  const REST_MS = 600;
+  let rests = null, places = [];
+  const askAll = (form) => { clearTimeout(rests); if (form.elements.shown) form.elements.shown.value = ""; };
+  const slide = (form) => {
+    askAll(form);
+    const rows = [...document.querySelectorAll("[data-place]")];
+    if (rows.length) places = rows.map((row) => row.dataset.place);  // none are shown if nothing fits
+    form.elements.shown.value = places.join();
+    htmx.trigger(form, "slide");
+    rests = setTimeout(() => { askAll(form); htmx.trigger(form, "rest"); }, REST_MS);
+  };
+  document.addEventListener("submit", ({target}) => askAll(target), true);
   document.addEventListener("input", (event) => {
     const {target} = event, {form} = target;
+    if (form && !target.dataset.slides) askAll(form);
     if (target.dataset.slides) {
       event.stopPropagation();  // the form would wait as after a letter
       const value = stepsOf(target)[target.value];
       form.elements[target.dataset.slides].value = value;
       target.setAttribute("aria-valuetext", value || "not set");
-      htmx.trigger(form, "slide");
+      slide(form);
     } else if (sliderOf(target)) {
       const slider = sliderOf(target), at = nearest(stepsOf(slider), target.value);
       if (at >= 0) slider.value = at;
@@ -51,7 +65,7 @@
       const field = document.getElementById("workload");
       field.value = JSON.parse(text).workload;
       status.textContent = "uploaded";
-      htmx.trigger(field.form, "slide");
+      htmx.trigger(field.form, "rest");
     } catch { status.textContent = silence; }
   };
   const file = document.querySelector("[data-upload]");
