@@ -24,7 +24,7 @@ _SLIDER = re.compile(r'data-slides="(\w+)" data-steps="([^"]+)"')
 
 
 def slider_rows(folder: Path, *, quick: bool = False) -> list[BenchmarkRow]:
-    """Move the sliders at random, one after the other, and return the times of the answers as the page asks for them."""
+    """Move the sliders at random, ask as the page does, and return the times of the answers."""
     (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     rng = random.Random(1)  # noqa: S311 - not secret
     times_ms, whole_ms, shown, refused = defaultdict[str, list[float]](list), list[float](), "", 0

@@ -76,8 +76,9 @@ def cost(estimate: Document) -> str:
 
 
 def cost_range(interval: Document | None, currency: str | None) -> str:
-    """Return the bounds of an interval of costs."""
-    return f"{money(interval['low'], currency)} – {money(interval['high'], currency)}" if interval else ""
+    """Return the bounds of an interval of costs, without the long name of a site's unit."""
+    unit = "USD" if currency == "USD" else None
+    return f"{money(interval['low'], unit)} – {money(interval['high'], unit)}" if interval else ""
 
 
 def device(estimate: Document) -> str:
@@ -173,7 +174,7 @@ def scale(name: str) -> str:
 FILTERS: dict[str, Callable[..., Any]] = {
     "time": time, "range": range_, "size": size, "size_range": size_range, "bytes": bytes_, "seconds": seconds,
     "known": known, "rate": rate, "cost": cost, "cost_range": cost_range, "device": device, "request": request,
-    "price": price, "limits": limits, "spent": spent, "clock": clock, "plain": plain, "heading": heading, "sentence": sentence, "value": value, "amount": amount,
-    "parameter": parameter, "scale": scale, "probability": format_probability, "refit": describe_refit,
-    "training_data": describe_training_data,
+    "price": price, "limits": limits, "spent": spent, "clock": clock, "plain": plain, "heading": heading,
+    "sentence": sentence, "value": value, "amount": amount, "parameter": parameter, "scale": scale,
+    "probability": format_probability, "refit": describe_refit, "training_data": describe_training_data,
 }  # fmt: skip

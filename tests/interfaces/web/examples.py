@@ -101,7 +101,8 @@ def add_runs(name="solver", count=12):
         runs.append(Run(
             f"{number + 10:02x}" * 6, JobSpec(name, ("solve", "--steps", str(number)), ASKED), JobState.COMPLETED,
             iso_utc(time.time() - (count - number) * HOUR_S), scale=Scale.FULL_SCALE,
-            predicted=predicted(1.1 * seconds), measured={quantity: Measurement(value, "", "wrapper") for quantity, value in figures.items()},
+            predicted=predicted(1.1 * seconds),
+            measured={quantity: Measurement(value, "", "wrapper") for quantity, value in figures.items()},
             parameters={"steps": 100 * (number + 1)},
         ))  # fmt: skip
     SqliteHistory(settings.history_path()).add_all(runs)

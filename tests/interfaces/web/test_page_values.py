@@ -44,7 +44,9 @@ def test_the_memory_of_a_cpu_has_no_timeline(client):
 
 
 def test_the_first_option_stands_beside_a_request_without_limits(client):
-    html = client.get("/estimate", params={"workload": "config.json", "steps": 10000, "precision": "fp16", "on": "Pitzer:gpu"}).text
+    html = client.get(
+        "/estimate", params={"workload": "config.json", "steps": 10000, "precision": "fp16", "on": "Pitzer:gpu"}
+    ).text
     compared = html.partition('<table class="compare">')[2].partition("</table>")[0]
     recommended, whole = (float(amount) for amount in re.findall(r"\$([\d.]+)(?:</b>|</td>)", compared))
     assert 0 < recommended < whole

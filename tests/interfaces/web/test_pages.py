@@ -58,7 +58,11 @@ def page(browser, request):
     faults = []
     opened = browser.new_page(viewport={"width": width, "height": height})
     # htmx logs a request that a newer one replaced as an error, and Chromium a page with the status 404.
-    expected = ("htmx:sendAbort", "htmx:afterRequest", "Failed to load resource: the server responded with a status of 404")
+    expected = (
+        "htmx:sendAbort",
+        "htmx:afterRequest",
+        "Failed to load resource: the server responded with a status of 404",
+    )
     opened.on("console", lambda message: message.type == "error" and not message.text.startswith(expected)
               and faults.append(message.text))  # fmt: skip
     opened.on("pageerror", lambda error: faults.append(str(error)))
@@ -102,7 +106,9 @@ def test_a_page_is_whole_accessible_and_no_wider_than_the_screen(site, page, pat
     assert page.locator("nav a[aria-current]").count() == 1
     assert page.locator("[data-plot]:not(:has(canvas))").count() == 0, "a plot was not drawn"
     assert serious(page) == []
-    assert is_as_wide_as_the_screen(page)
+    for width in (page.viewport_size["width"], 768, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert is_as_wide_as_the_screen(page), width
     style = page.evaluate("getComputedStyle(document.querySelector('header')).display")
     assert style == "flex", "the style sheet was not found"
 
@@ -143,8 +149,8 @@ def test_a_point_of_the_front_leads_to_its_option_by_mouse_and_by_key(site, page
     assert name in chosen.inner_text()
     page.evaluate("document.querySelector('tr.chosen').classList.remove('chosen')")
     # The lines of the cursor cross at the point that the key chose.
-    left, top = (float(plot.locator(f".u-cursor-{axis}").evaluate(
-        f"line => new DOMMatrix(getComputedStyle(line).transform).m4{number}")) for axis, number in (("x", 1), ("y", 2)))  # fmt: skip
+    left = plot.locator(".u-cursor-x").evaluate("line => new DOMMatrix(getComputedStyle(line).transform).e")
+    top = plot.locator(".u-cursor-y").evaluate("line => new DOMMatrix(getComputedStyle(line).transform).f")
     plot.locator(".u-over").click(position={"x": left, "y": top})
     assert name in chosen.inner_text()
 

@@ -248,7 +248,8 @@ async def _options(pages: Pages, request: Request) -> Document:
     return {
         "answer": answer, "options": options, "found": len(answer["options"]), "currency": currency, "points": points,
         "rejections": answer["rejections"][:MOST_REJECTIONS], "moving": moving,
-        "query": request.url.remove_query_params(["shown", "all"]).query, **(_beside_whole_nodes(options[0]) if options else {}),
+        "query": request.url.remove_query_params(["shown", "all"]).query,
+        **(_beside_whole_nodes(options[0]) if options else {}),
     }  # fmt: skip
 
 

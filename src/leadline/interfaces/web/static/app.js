@@ -92,7 +92,7 @@
     return (value) => new Date(value * 1000).toLocaleString([], {...day, hour: "2-digit", minute: "2-digit", hourCycle: "h23"});
   };
   const axis = (label, format, more = {}) => ({
-    label, stroke: color("--quiet"), grid: {stroke: color("--line")}, ticks: {stroke: color("--line")}, size: 70, labelSize: 22,
+    label, stroke: color("--quiet"), grid: {stroke: color("--line"), width: 1}, ticks: {stroke: color("--line"), width: 1}, size: 70, labelSize: 22,
     values: (_, ticks) => ticks.map((tick) => tick === null ? "" : format(tick)), ...more,
   });
   const along = (label, format) => axis(label, format, {size: 40, space: 70});
@@ -162,8 +162,9 @@
       series: [{}, ...areas.reverse(), ...lines],
     }, [series.share, ...stacked.reverse(), series.reserved.map((value) => value / size), ...(top ? [series.share.map(() => top / size)] : [])], element);
   };
+  const spans = [1, 5, 15, 30, 60, 120, 240, 720, 1440, 2880, 7200, 14400].map((minutes) => 60 * minutes);
   const ends = (element, series) => new uPlot({
-    ...shared(element), axes: [along("decided", clock(series.at)), axis("predicted end", clock([...series.low, ...series.high]), {size: 80})],
+    ...shared(element), axes: [along("decided", clock(series.at)), axis("predicted end", clock([...series.low, ...series.high]), {size: 80, incrs: spans})],
     series: [{}, {stroke: palette(0), width: 2}, {stroke: palette(0), dash: [4, 4]}, {stroke: palette(0), dash: [4, 4]}],
     bands: [{series: [3, 2], fill: `${palette(0)}33`}],
   }, [series.at, series.point, series.low, series.high], element);
