@@ -1,11 +1,12 @@
 """The composition root: the only place that constructs the real adapters."""
 
-from dataclasses import replace
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from leadline.app import settings
 from leadline.catalog.read import LiveCatalog, TomlCatalog

@@ -35,8 +35,6 @@ from leadline.estimators.token_times import (
 )
 
 LEVEL = 0.9
-KEPT_ANSWERS = 64
-"""Simulated memories of recent jobs that are remembered: a handful a job."""
 
 # Deviation of the logarithm of an exchange's time over links that were not measured, an assumption.
 UNMEASURED_LINK = 0.5
@@ -65,9 +63,9 @@ class WhiteBox(Frozen):
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: RooflineKernels(device)
     name: str = "white-box"
     predict_whole_step: WholeStepPredictor = lambda *_: None
-    _peaks: RecentResults[PeakMemory] = field(default_factory=lambda: RecentResults(KEPT_ANSWERS))
+    _peaks: RecentResults[PeakMemory] = field(default_factory=RecentResults)
     _domain: RecentCache[OpGraph, Domain] = field(default_factory=lambda: RecentCache(find_domain))
-    _hosts: RecentResults[Interval] = field(default_factory=lambda: RecentResults(KEPT_ANSWERS))
+    _hosts: RecentResults[Interval] = field(default_factory=RecentResults)
 
     def estimate(
         self,
@@ -132,9 +130,7 @@ class WhiteBox(Frozen):
     def _host(self, workload: Workload, job: TracedJob, device: Device) -> Interval:
         """Return the host's memory; uncalibrated devices of one kind share the prediction."""
         predict = partial(self.host_memory, workload, job, device)
-        # The job fixes the step; of the rest of a workload, host memory depends on these parts.
-        setting = (workload.dataset, workload.parallelism, device.kind)
-        return predict() if device.calibration else self._hosts.get(job, setting, predict)
+        return predict() if device.calibration else self._hosts.get(job, (workload, device.kind), predict)
 
 
 def _predict_step(

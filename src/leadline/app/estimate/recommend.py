@@ -100,4 +100,4 @@ def whole_node_request(place: Partition, nodes: int, elapsed_s: float) -> tuple[
     """Return the request that takes whole nodes, as one without limits does, and its cost; None if that is unknown."""
     whole = ResourceSpec(nodes=nodes, cores_per_task=place.node.cores, gpus_per_node=place.node.gpus,
                          memory_bytes_per_node=place.node.memory_bytes)  # fmt: skip
-    return whole, place.billing and compute_charge(place.billing, whole, elapsed_s / HOUR_S, place.node)
+    return whole, compute_charge(place.billing, whole, elapsed_s / HOUR_S, place.node) if place.billing else None

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -180,8 +179,7 @@ class FittedKernels(Frozen):
                 strange = np.array([(name, number) not in self.effects for name in boards.names])[where[rows]]
                 law = self.groups[self._known_group(number)]
                 part, row_effects = placed.at(rows), effects[rows] + strange[:, None] * law.typical
-                offsets = _OFFSETS.get(self, number, partial(self._launch_offsets, number))
-                row_effects[:, LAUNCH] += strange * offsets[kernels.name[rows]]
+                row_effects[:, LAUNCH] += strange * self._launch_offsets(number)[kernels.name[rows]]
                 kernel_s[rows], launch_s[rows] = self._predict_group(
                     number, part, (row_effects, strange), swept, queued=queued
                 )
@@ -286,8 +284,6 @@ FURTHER = 0.4
 
 # The last lists of ops as columns, so that one graph is laid out once for all devices.
 _TABLES = RecentResults[KernelTable]()
-_OFFSETS = RecentResults[Array](2 * len(KERNEL_GROUPS))
-"""Launch offsets by model and group: the devices of one question share them."""
 
 
 class LearnedKernels:
