@@ -204,8 +204,7 @@ def test_the_pictures_of_the_documentation_are_made(browser, full_folder, tmp_pa
     with served(WebSettings("", full_folder, allow_submit=True)) as address:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         ask(page, f"{address}/", steps="10000", batch="16", on="Ascend, Pitzer, Delta")
-        page.evaluate("scrollTo(0, 0)")
-        page.screenshot(path=folder / "estimate.png")
+        page.screenshot(path=folder / "estimate.png", full_page=True, clip={"x": 0, "y": 0, "width": 1280, "height": 1500})
         page.goto(f"{address}/{JOB}")
         page.screenshot(path=folder / "job.png")
         page.close()
