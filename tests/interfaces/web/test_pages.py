@@ -1,5 +1,6 @@
 """Every page in a real browser, at two widths, light and dark, by itself and behind a proxy's path."""
 
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ playwright_api = pytest.importorskip("playwright.sync_api", reason="needs playwr
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
 
 from leadline.interfaces.web.settings import WebSettings  # noqa: E402
+from tests.interfaces.test_tools import LLAMA  # noqa: E402
 from tests.interfaces.web import examples  # noqa: E402
 from tests.interfaces.web.conftest import served  # noqa: E402
 
@@ -198,13 +200,17 @@ def test_the_chat_answers_with_the_command(site, page):
     assert "## how much memory does an MI250X have?" in saved.value.path().read_text()
 
 
-def test_the_pictures_of_the_documentation_are_made(browser, full_folder, tmp_path):
+@pytest.mark.usefixtures("full_folder")
+def test_the_pictures_of_the_documentation_are_made(browser, tmp_path):
     """Written into the documentation if ``LEADLINE_PICTURES`` is set."""
     folder = PICTURES if os.environ.get("LEADLINE_PICTURES") else tmp_path
-    with served(WebSettings("", full_folder, allow_submit=True)) as address:
+    # A workload without notes, which would name the folder of this test.
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "max_position_embeddings": 2048}))
+    with served(WebSettings("", tmp_path, allow_submit=True)) as address:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         ask(page, f"{address}/", steps="10000", batch="16", on="Ascend, Pitzer, Delta")
-        page.screenshot(path=folder / "estimate.png", full_page=True, clip={"x": 0, "y": 0, "width": 1280, "height": 1500})
+        beginning = {"x": 0, "y": 0, "width": 1280, "height": 1500}
+        page.screenshot(path=folder / "estimate.png", full_page=True, clip=beginning)
         page.goto(f"{address}/{JOB}")
         page.screenshot(path=folder / "job.png")
         page.close()
