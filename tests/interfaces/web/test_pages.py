@@ -164,12 +164,16 @@ def test_what_cannot_be_used_is_said_on_the_page(site, page):
     assert page.locator("#answer b").count() == 0
 
 
-def test_a_pasted_configuration_becomes_the_workload(site, page, full_folder):
+@pytest.mark.parametrize("how", ["pasted", "uploaded"])
+def test_a_configuration_from_elsewhere_becomes_the_workload(site, page, full_folder, how):
     page.goto(site)
-    page.get_by_text("Paste a config.json").click()
-    page.fill("#pasted", (full_folder / "config.json").read_text())
     page.fill("input[name=on]", "Pitzer")
-    page.get_by_role("button", name="Use it").click()
+    if how == "pasted":
+        page.get_by_text("Paste a config.json").click()
+        page.fill("#pasted", (full_folder / "config.json").read_text())
+        page.get_by_role("button", name="Use it").click()
+    else:
+        page.set_input_files("#file", full_folder / "config.json")
     page.wait_for_selector("#answer tbody tr")
     assert page.locator("#workload").input_value().endswith("/config.json")
 
