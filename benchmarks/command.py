@@ -102,7 +102,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "interfaces": Benchmark(
         "benchmarks.interfaces.run",
         "questions that the chat understands without a model, and the page under load",
-        (*_source("interfaces", "app/jobs", "history"), "benchmarks/interfaces"),
+        (*_source("interfaces", "app/estimate", "app/jobs", "history"), "benchmarks/interfaces"),
         seed=1,
     ),
     "catalog": Benchmark(

@@ -1,10 +1,12 @@
 """The composition root: the only place that constructs the real adapters."""
 
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from leadline.app import settings
 from leadline.catalog.read import LiveCatalog, TomlCatalog
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from leadline.core.processes import ProcessRunner
     from leadline.core.workload import Workload
     from leadline.training.model import ApplicationModel
+
+KEPT_TRACES = 8
+"""Traces of configuration files that a process remembers, for a server's what-if questions."""
 
 
 _catalogs: "dict[Path, Catalog]" = {}
@@ -76,7 +81,7 @@ def toolbox(choice: EstimatorChoice | None = None) -> "Toolbox":
     return Toolbox(
         catalog=user_catalog(),
         sources={
-            ModelKind.HF_CONFIG: _on_call("hf_config.expand", "expand"),
+            ModelKind.HF_CONFIG: _trace_config,
             ModelKind.ONNX: _on_call("onnx.read", "read_onnx"),
             ModelKind.HLO: _on_call("hlo.read", "read_hlo"),
             ModelKind.JAX_FUNCTION: _on_call("hlo.jax_function", "lower_function", starts_processes=True),
@@ -117,6 +122,29 @@ def _on_call(module: str, name: str, *, starts_processes: bool = False) -> "Call
         return job
 
     return trace
+
+
+def _trace_config(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
+    """Trace a configuration file; what-if questions that leave the step as it is share one trace."""
+    from leadline.core.workload import Dataset, Parallelism  # noqa: PLC0415 - loaded on use
+    from leadline.graphs.hf_config.quantization import FILES_BESIDE  # noqa: PLC0415 - loaded on use
+
+    path = Path(workload.model.reference)
+    config = path / "config.json" if path.is_dir() else path
+    files = [file.stat() for file in (config, *map(config.with_name, FILES_BESIDE)) if file.is_file()]
+    step = replace(
+        workload, name="", defaulted=(), dataset=Dataset(), epochs=None, steps=None, gpus=1, needs_gpus=False,
+        parallelism=Parallelism(), network=None,
+    )  # fmt: skip
+    return _expand_config(step, device_type, tuple((file.st_mtime_ns, file.st_size) for file in files))
+
+
+@lru_cache(maxsize=KEPT_TRACES)
+def _expand_config(workload: "Workload", device_type: str, _: tuple[tuple[int, int], ...]) -> "TracedJob":
+    """Trace a configuration file again only if one of its files has changed, by their times and sizes."""
+    from leadline.graphs.hf_config.expand import expand  # noqa: PLC0415 - loaded on use
+
+    return expand(workload, device_type=device_type)
 
 
 def _trace_command(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":

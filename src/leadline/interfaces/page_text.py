@@ -1,13 +1,18 @@
 """Text of the pages' values: times, sizes, costs and names that a stranger may have chosen."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from operator import itemgetter
 from typing import Any
 
+import msgspec
+
+from leadline.campaigns.budgets import format_amount
+from leadline.core.campaigns import BudgetUnit
+from leadline.core.fit import format_probability
+from leadline.core.systems import Billing
 from leadline.core.units import format_bytes, format_clock, format_count, format_duration
-from leadline.interfaces.tables import format_currency, format_device, format_figures
+from leadline.interfaces.tables import format_currency, format_device
+from leadline.training.model_card import SCALES, describe_refit, describe_training_data
 
 Document = Mapping[str, Any]
 UNKNOWN = "unknown"
@@ -28,6 +33,11 @@ def range_(interval: Document | None) -> str:
 def size(interval: Document | None) -> str:
     """Return the most likely size of an interval."""
     return bytes_(interval["point"]) if interval else UNKNOWN
+
+
+def size_range(interval: Document | None) -> str:
+    """Return the bounds of an interval of bytes."""
+    return f"{format_bytes(interval['low'])} – {format_bytes(interval['high'])}" if interval else ""
 
 
 def bytes_(count: float | None) -> str:
@@ -60,6 +70,12 @@ def cost(estimate: Document) -> str:
     return money((estimate["cost"] or {}).get("point"), estimate["currency"])
 
 
+def cost_range(interval: Document | None, currency: str | None) -> str:
+    """Return the bounds of an interval of costs, without the long name of a site's unit."""
+    unit = "USD" if currency == "USD" else None
+    return f"{money(interval['low'], unit)} – {money(interval['high'], unit)}" if interval else ""
+
+
 def device(estimate: Document) -> str:
     """Return the device of an estimate, with how many of them if there are several."""
     target = estimate["target"]
@@ -80,17 +96,21 @@ def request(resources: Document) -> str:
 
 
 def price(billing: Document | None) -> str:
-    """Return the rates of a partition."""
-    if billing is None:
-        return UNKNOWN
-    if billing["free"]:
-        return "free"
-    rates = {"core_hour": "core-hour", "gpu_hour": "GPU-hour", "node_hour": "node-hour", "gib_hour": "GiB-hour"}
-    parts = [
-        f"{money(billing[name] * billing['charge_factor'], billing['currency'])} a {unit}"
-        for name, unit in rates.items() if billing[name] is not None
-    ]  # fmt: skip
-    return ", ".join(parts) or UNKNOWN
+    """Return the hourly rates of a partition."""
+    return UNKNOWN if billing is None else msgspec.convert(billing, Billing).price_text()
+
+
+def limits(of_job: Document) -> str:
+    """Return the scheduler's limits of one job in a partition; unknown ones are absent."""
+    longest_s, memory_bytes = of_job["max_walltime_s"], of_job["min_memory_bytes"]
+    texts = [f"at most {format_duration(longest_s)}"] if longest_s else []
+    for unit in ("nodes", "cores", "GPUs"):
+        least, most = of_job.get(f"min_{unit.lower()}"), of_job[f"max_{unit.lower()}"]
+        if least is not None or most is not None:
+            texts.append(f"{least or 1} or more {unit}" if most is None else f"{least or 1} to {most} {unit}")
+    texts += [f"{format_bytes(memory_bytes)} or more"] if memory_bytes else []
+    texts += [f"{of_job['max_submitted_jobs']} submitted jobs"] if of_job["max_submitted_jobs"] else []
+    return ", ".join(texts) or UNKNOWN
 
 
 def spent(usage: Document) -> str:
@@ -101,11 +121,13 @@ def spent(usage: Document) -> str:
 
 
 def clock(at: str) -> str:
-    """Return a moment in local time."""
+    """Return a moment in local time, with its year if that is another one."""
     try:
-        return datetime.fromisoformat(at).astimezone().strftime("%b %d %H:%M")
+        moment = datetime.fromisoformat(at).astimezone()
     except ValueError:
         return at
+    this_year = moment.year == datetime.now(moment.tzinfo).year
+    return moment.strftime("%b %d %H:%M" if this_year else "%Y-%m-%d %H:%M")
 
 
 def plain(text: str) -> str:
@@ -114,41 +136,40 @@ def plain(text: str) -> str:
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
 
 
-def measured(name: str, form: Callable[[float | None], str]) -> Callable[[Document], str]:
-    """Return a filter of one measured quantity."""
-    return lambda values: form(values[name]["value"] if name in values else None)
+def heading(text: str) -> str:
+    """Return text with a capital letter at its start."""
+    return text[:1].upper() + text[1:]
 
 
-def campaign_line(campaign: Document) -> str:
-    """Return progress and money of a campaign."""
-    totals = ((name.replace("_", " "), value) for name, value in campaign["tally"].items())
-    return ", ".join(
-        f"{name}: {format_figures(value) if isinstance(value, int | float) else value}"
-        for name, value in totals if value not in (None, {}, [])
-    )  # fmt: skip
+def sentence(text: str) -> str:
+    """Return a message as a sentence; empty without one."""
+    return heading(text if text.endswith((".", "?", "!")) else f"{text}.") if text else ""
 
 
-def front_points(options: Sequence[Document], currency: str) -> list[dict[str, Any]]:
-    """Return time and cost of the options in one currency, the fastest first."""
-    points = [
-        {"row": row, "time": option["estimate"]["elapsed_s"]["point"], "cost": option["estimate"]["cost"]["point"],
-         "front": option["on_front"]}
-        for row, option in enumerate(options, 1)
-        if option["estimate"]["cost"] and option["estimate"]["elapsed_s"] and option["estimate"]["currency"] == currency
-    ]  # fmt: skip
-    shown = (point for point in points if point["cost"] > 0 and math.isfinite(point["time"]))
-    return sorted(shown, key=itemgetter("time"))
+def value(measured: Document, name: str) -> float | None:
+    """Return one measured value of a run; None if it was not measured."""
+    return measured[name]["value"] if name in measured else None
 
 
-def forecast_errors(runs: Sequence[Document]) -> dict[str, Any]:
-    """Return the error of the forecast of each run in turn, which is the learning curve of a campaign."""
-    errors = [100 * abs(run["forecast_s"] / run["elapsed_s"] - 1) for run in runs if run["elapsed_s"]]
-    return {"x": list(range(1, len(errors) + 1)), "y": errors, "x_label": "run", "y_label": "error of the forecast, %"}
+def amount(spent_or_budget: float, unit: str) -> str:
+    """Return an amount in the unit of a campaign's budget."""
+    return format_amount(spent_or_budget, BudgetUnit(unit))
+
+
+def parameter(setting: object) -> str:
+    """Return the value of a campaign's parameter, which a stranger may have written."""
+    return f"{setting:.4g}" if isinstance(setting, float) else plain(str(setting))
+
+
+def scale(name: str) -> str:
+    """Return the name of a scale of runs."""
+    return SCALES.get(name, name)
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    "time": time, "range": range_, "size": size, "bytes": bytes_, "seconds": seconds, "known": known, "rate": rate,
-    "cost": cost, "device": device, "request": request, "price": price, "spent": spent, "clock": clock, "plain": plain,
-    "measured_s": measured("elapsed_s", seconds), "measured_bytes": measured("host_memory_bytes", bytes_),
-    "campaign_line": campaign_line, "forecast_errors": forecast_errors,
+    "time": time, "range": range_, "size": size, "size_range": size_range, "bytes": bytes_, "seconds": seconds,
+    "known": known, "rate": rate, "cost": cost, "cost_range": cost_range, "device": device, "request": request,
+    "price": price, "limits": limits, "spent": spent, "clock": clock, "plain": plain, "heading": heading,
+    "sentence": sentence, "value": value, "amount": amount, "parameter": parameter, "scale": scale,
+    "probability": format_probability, "refit": describe_refit, "training_data": describe_training_data,
 }  # fmt: skip

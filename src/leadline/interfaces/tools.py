@@ -160,7 +160,9 @@ def tools(folder: Path, *, scripts: bool = False) -> dict[str, Tool]:
              _arguments("estimate", workload, {**places, **values, **options}), verbs.estimate,
              (documents.ESTIMATE, documents.ESTIMATES)),
         Tool("fit", "Check whether a job fits into memory, and find changes that would make it fit.",
-             _arguments("fit", workload, {**places, **risk, **options}), verbs.fit, (documents.FIT, documents.FITS)),
+             _arguments("fit", workload, {
+                 **places, **risk, "timeline": (bool, "Include the memory of a GPU over one step."), **options,
+             }), verbs.fit, (documents.FIT, documents.FITS)),
         Tool("recommend", "Choose a system and a configuration under a deadline, a budget and a risk.",
              _arguments("recommend", workload, {
                  **places, "deadline_s": (Seconds, "Seconds until the result is wanted. Default: none."),
@@ -185,7 +187,8 @@ def tools(folder: Path, *, scripts: bool = False) -> dict[str, Tool]:
                  "attempt": (Count, "Number of the attempt. Default: the current one."),
              }), _logs, (documents.LOGS,)),
         Tool("explain", "Show the event log of a job: every decision with its evidence, and why it waits or failed.",
-             _arguments("explain", job, {}), _explain, (documents.STORY,)),
+             _arguments("explain", job, {"all": (bool, "Include all progress reports and decisions to keep the job.")}),
+             _explain, (documents.STORY,)),
         Tool("history", "List past runs with predicted and measured values, or show one.",
              _arguments("history", {}, {"run": (Text, "Id of one run."), "limit": (Count, "The newest so many.")}),
              _history, (documents.RUN, documents.HISTORY)),
@@ -268,8 +271,8 @@ def _logs(job: str, lines: int = LOG_LINES, attempt: int | None = None) -> Docum
     return documents.logs_document(planned.key, selected, last_lines(selected, lines) if selected else ())
 
 
-def _explain(job: str) -> Document:
-    return to_document(read_event_log(job), documents.STORY)
+def _explain(job: str, *, all: bool = False) -> Document:  # noqa: A002 - as the option
+    return to_document(read_event_log(job, full=all), documents.STORY)
 
 
 def _history(run: str | None = None, limit: int | None = None) -> Document:

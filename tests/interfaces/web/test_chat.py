@@ -1,5 +1,6 @@
 """The chat of the page: a conversation for each window, which changes nothing and can be saved."""
 
+import asyncio
 import json
 
 import pytest
@@ -27,6 +28,22 @@ def test_windows_do_not_hear_each_other(client):
     assert note["kind"] == "note"
     assert ask(client, "and the MI300X?", "one")[0]["text"].endswith("MI300X")
     assert client.get("/chat/three.md").status_code == 404
+
+
+def test_two_first_questions_of_a_window_share_its_conversation(web_folder):
+    from leadline.interfaces.web.chat_routes import Conversations
+    from leadline.interfaces.web.pages import Pages
+    from leadline.interfaces.web.settings import WebSettings
+    from leadline.interfaces.web.tasks import TaskPool
+
+    settings = WebSettings("", web_folder)
+    conversations = Conversations(settings, Pages(settings, TaskPool(settings)))
+
+    async def ask_twice():
+        return await asyncio.gather(conversations.of("w"), conversations.of("w"))
+
+    first, second = asyncio.run(ask_twice())
+    assert first is second
 
 
 @pytest.mark.parametrize("question", ["cancel all my jobs", "submit python train.py on local"])

@@ -93,7 +93,7 @@ def fit(
     """Return whether the workload fits, for each distinct device among the targets named by ``on``.
 
     ``risk`` is the accepted probability of running out of memory. ``changes`` looks for the largest batch, and for
-    changes that would make the job fit; ``picture`` adds the memory over time of a step.
+    changes that would make the job fit; ``picture`` adds the memory of a GPU over time of a step.
 
     Raises:
         InvalidInput: a target is unknown, the risk is out of range, or the workload cannot be used.
@@ -111,7 +111,9 @@ def fit(
         batch = workload.batch or tracer.first_job.loop.batch or inputs
         question = _Question(tools, workload, place, risk, tracers)
         answer = _with_parts(question, _answer(question, estimate, batch, changes=changes))
-        answers.append(replace(answer, moments=tuple(_memory_timeline(question, estimate))) if picture else answer)
+        if picture and estimate.gpu_memory_bytes is not None:
+            answer = replace(answer, moments=tuple(_memory_timeline(question, estimate)))
+        answers.append(answer)
     return answers
 
 

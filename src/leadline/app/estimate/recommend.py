@@ -96,10 +96,8 @@ def _candidates(places: Sequence[ResolvedTarget], tracer: Tracer, constraints: C
     return candidates
 
 
-def whole_node_cost(place: Partition, nodes: int, elapsed_s: float) -> float | None:
-    """Return the cost of whole nodes for a time, which is what a request without limits takes; None if unknown."""
-    if place.billing is None:
-        return None
+def whole_node_request(place: Partition, nodes: int, elapsed_s: float) -> tuple[ResourceSpec, float | None]:
+    """Return the request that takes whole nodes, as one without limits does, and its cost; None if that is unknown."""
     whole = ResourceSpec(nodes=nodes, cores_per_task=place.node.cores, gpus_per_node=place.node.gpus,
                          memory_bytes_per_node=place.node.memory_bytes)  # fmt: skip
-    return compute_charge(place.billing, whole, elapsed_s / HOUR_S, place.node)
+    return whole, compute_charge(place.billing, whole, elapsed_s / HOUR_S, place.node) if place.billing else None

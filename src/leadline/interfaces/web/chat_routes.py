@@ -3,9 +3,8 @@
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from http import HTTPStatus
-from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
@@ -20,7 +19,7 @@ from leadline.interfaces.web.settings import WebSettings
 
 LONGEST_ID = 64
 MOST_CONVERSATIONS = 32
-"""Conversations that are kept; the one that was asked the longest ago goes first."""
+"""Conversations that are kept; the one whose last question is the oldest goes first."""
 
 
 class Conversations:
@@ -34,7 +33,8 @@ class Conversations:
     async def of(self, window: str) -> tuple[Conversation, asyncio.Lock]:
         """Return the conversation of a window, a new one at first."""
         if window not in self._kept:
-            self._kept[window] = (await asyncio.to_thread(self._begin), asyncio.Lock())
+            begun = (await asyncio.to_thread(self._begin), asyncio.Lock())
+            self._kept.setdefault(window, begun)  # another question of the window may have begun one meanwhile
         self._kept.move_to_end(window)
         while len(self._kept) > MOST_CONVERSATIONS:
             self._kept.popitem(last=False)
@@ -49,7 +49,7 @@ class Conversations:
         model, _ = reach_model()
         return Conversation(
             self._tools, [system.name for system in user_catalog().systems()],
-            CommandRunner(self._settings.folder, scripts=self._settings.allow_scripts), _never, model,
+            CommandRunner(self._settings.folder, scripts=self._settings.allow_scripts), lambda *_: False, model,
             system_message() if model else "",
         )  # fmt: skip
 
@@ -62,7 +62,7 @@ def chat_routes(settings: WebSettings, pages: Pages) -> APIRouter:
     async def chat_page(request: Request) -> Response:
         model, where = await asyncio.to_thread(reach_model)
         reads = f"{where} reads your questions" if model else f"A grammar reads your questions: {where}"
-        who = f"{reads}. It changes nothing: submit and cancel with leadline chat."
+        who = f"{reads}. This page changes nothing: to submit and cancel, use leadline chat in a terminal."
         return pages.show("chat.html", request, who=who)
 
     @router.post("/chat/ask")
@@ -103,8 +103,3 @@ async def _question(request: Request) -> tuple[str, str]:
     if not isinstance(window, str) or len(window) > LONGEST_ID:
         raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, f"window must be text of at most {LONGEST_ID} characters")
     return question, window
-
-
-def _never(_: str, __: Mapping[str, Any]) -> bool:
-    """Nobody agrees: the page of the chat changes nothing."""
-    return False

@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -16,26 +16,44 @@ from starlette.staticfiles import StaticFiles
 
 from leadline import __version__
 from leadline.app.composition import user_catalog
-from leadline.app.estimate.recommend import whole_node_cost
+from leadline.app.estimate.recommend import whole_node_request
+from leadline.app.jobs.history import list_runs
 from leadline.app.machines.systems import last_change
+from leadline.app.models.retrain import describe_drift
+from leadline.app.models.train import list_models
 from leadline.app.settings import catalog_dir
+from leadline.app.workloads.read import MODEL_SUFFIXES
+from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.plane import NO_CONSENT, EventKind
 from leadline.core.units import parse_duration_s, parse_whole
-from leadline.interfaces.page_text import FILTERS, front_points, money
+from leadline.interfaces.page_text import FILTERS, money
 from leadline.interfaces.tools import Tool, tools
+from leadline.interfaces.web.plot_series import (
+    front_points,
+    learning_curve,
+    measured_points,
+    memory_series,
+    predicted_ends,
+)
 from leadline.interfaces.web.problems import status_of
 from leadline.interfaces.web.settings import WebSettings
 from leadline.interfaces.web.tasks import TaskPool
+from leadline.training.records import application_name
 
 HERE = Path(__file__).parent
 PAGES = (("", "Estimate"), ("jobs", "Jobs"), ("systems", "Systems"), ("campaigns", "Campaigns"), ("models", "Models"),
          ("history", "History"), ("chat", "Chat"))  # fmt: skip
-ROWS = 40
-"""Options of an answer that are shown."""
-REJECTIONS = 100
-NUMBERS = ("batch", "gpus", "samples", "epochs", "budget")
+OPTIONS, MOST_OPTIONS, MOST_REJECTIONS = 20, 500, 100
+"""Options that are shown at first and on demand, and rejections."""
+MOST_ROWS = 1000
+"""Jobs or runs on one page."""
+LOG_LINES = 200
+"""Last lines of a job's output on its page."""
+NUMBERS = ("batch", "gpus", "samples", "steps", "seq", "epochs", "budget")
 TEXTS = ("workload", "phase", "precision", "currency")
+LIMITS = ("deadline_s", "budget", "currency")
+"""Arguments of a recommendation that memory does not depend on."""
 DECISIONS = (EventKind.DECISION, EventKind.APPROVE)
 
 Document = dict[str, Any]
@@ -45,7 +63,6 @@ class Pages:
     """Renders the templates, and answers with them."""
 
     def __init__(self, settings: WebSettings, pool: TaskPool) -> None:
-        self._settings = settings
         self._pool = pool
         self.may_act = settings.allow_submit
         self.tools: dict[str, Tool] = tools(settings.folder, scripts=settings.allow_scripts)
@@ -59,15 +76,27 @@ class Pages:
         """Return a tool's document."""
         return await self._pool.run(partial(self.tools[tool].call, arguments))
 
-    def show(self, template: str, request: Request, **values: Any) -> HTMLResponse:  # noqa: ANN401
-        """Return a page; its links are relative to its own address, so that any proxy may prefix them."""
-        shared = {
-            "base": _base(request), "pages": PAGES, "version": __version__,
-            "page": _path(request).partition("/")[0], "may_act": self.may_act,
-        }  # fmt: skip
-        return HTMLResponse(self._templates.get_template(template).render({**shared, **values}))
+    async def work(self, read: Callable[[], Document]) -> Document:
+        """Return what a function reads, in a thread."""
+        return await self._pool.run(read)
 
-    async def part(self, template: str, request: Request, values: "Values") -> HTMLResponse:
+    def show(self, template: str, request: Request, status: int = HTTPStatus.OK, **values: Any) -> HTMLResponse:  # noqa: ANN401
+        """Return a page; its links are relative to its own address, so that any proxy may prefix them."""
+        path = _path(request)
+        shared = {
+            "base": "../" * path.count("/") or "./", "page": path.partition("/")[0], "pages": PAGES,
+            "version": __version__, "may_act": self.may_act,
+        }  # fmt: skip
+        return HTMLResponse(self._templates.get_template(template).render({**shared, **values}), status)
+
+    async def page(self, template: str, request: Request, values: Awaitable[Document]) -> HTMLResponse:
+        """Return a whole page, or one about the error if its tool refused."""
+        try:
+            return self.show(template, request, **await values)
+        except LeadlineError as error:
+            return self.show("problem.html", request, status_of(error), error=str(error))
+
+    async def part(self, template: str, request: Request, values: Awaitable[Document]) -> HTMLResponse:
         """Return a part of a page, with the error in it if its tool refused."""
         try:
             return self.show(template, request, error="", **await values)
@@ -75,61 +104,56 @@ class Pages:
             return self.show(template, request, error=str(error))
 
 
-Values = Any
-"""A coroutine of a template's values."""
-
-
 def page_routes(pages: Pages) -> APIRouter:
     """Return the routes of all pages; none of them is part of the REST API."""
     router = APIRouter(include_in_schema=False)
-
-    @router.get("/")
-    async def estimate_page(request: Request) -> Response:
-        """Show the form."""
-        return pages.show("estimate.html", request, workload=request.query_params.get("workload", ""))
-
-    @router.get("/estimate")
-    async def estimate_part(request: Request) -> Response:
-        """Answer the form."""
-        return await pages.part("options.html", request, _options(pages, request))
-
-    @router.get("/memory")
-    async def memory_part(request: Request) -> Response:
-        """Show the memory of one option."""
-        return await pages.part("memory.html", request, _memory(pages, request))
+    _add_estimate(router, pages)
+    _add_jobs(router, pages)
 
     @router.get("/systems")
     async def systems_page(request: Request) -> Response:
         """Show the configuration database."""
-        systems, devices = await pages.ask("systems", {}), await pages.ask("devices", {})
-        return pages.show("systems.html", request, systems=systems["systems"], devices=devices["devices"])
+        return await pages.page("systems.html", request, _systems(pages))
 
     @router.get("/systems/{name}")
     async def system_page(request: Request, name: str) -> Response:
         """Show one system."""
-        system = await _found(pages, "systems", {"name": name})
-        change = last_change(system["name"], catalog_dir())
-        return pages.show("system.html", request, system=system, change=change)
+        return await pages.page("system.html", request, _system(pages, name))
 
     @router.get("/campaigns")
     async def campaigns_page(request: Request) -> Response:
         """Show the campaigns."""
-        campaigns = (await pages.ask("campaigns", {}))["campaigns"]
-        return pages.show("campaigns.html", request, campaigns=campaigns)
+        return await pages.page("campaigns.html", request, _campaigns(pages))
 
     @router.get("/models")
     async def models_page(request: Request) -> Response:
         """Show the trained models with their cards."""
-        return pages.show("models.html", request, models=(await pages.ask("models", {}))["models"])
+        return await pages.page("models.html", request, pages.work(_models))
 
     @router.get("/history")
     async def history_page(request: Request) -> Response:
         """Show past runs."""
-        return pages.show("history.html", request, runs=(await pages.ask("history", {"limit": 100}))["runs"])
+        return await pages.page("history.html", request, _history(pages, request))
 
-    _add_jobs(router, pages)
-    router.mount("/static", _Kept(directory=HERE / "static"), name="static")
+    router.mount("/static", _CachedFiles(directory=HERE / "static"), name="static")
     return router
+
+
+def _add_estimate(router: APIRouter, pages: Pages) -> None:
+    """Add the page of estimates, and its parts."""
+
+    @router.get("/")
+    async def estimate_page(request: Request) -> Response:
+        workload = request.query_params.get("workload", "")
+        return pages.show("estimate.html", request, workload=workload, suffixes=MODEL_SUFFIXES)
+
+    @router.get("/estimate")
+    async def estimate_part(request: Request) -> Response:
+        return await pages.part("options.html", request, _options(pages, request))
+
+    @router.get("/memory")
+    async def memory_part(request: Request) -> Response:
+        return await pages.part("memory.html", request, _memory(pages, request))
 
 
 def _add_jobs(router: APIRouter, pages: Pages) -> None:
@@ -145,10 +169,7 @@ def _add_jobs(router: APIRouter, pages: Pages) -> None:
 
     @router.get("/jobs/{key}")
     async def job_page(request: Request, key: str) -> Response:
-        story = await _found(pages, "explain", {"job": key})
-        lines = (await pages.ask("logs", {"job": key, "lines": 200}))["lines"]
-        return pages.show("job.html", request, job=story["standing"], story=story["told"], lines=lines,
-                          memory=_job_memory(story), band=_band(story), asks=_asks_consent(story))  # fmt: skip
+        return await pages.page("job.html", request, _job(pages, request, key))
 
     @router.post("/jobs/{key}/cancel")
     async def cancel_part(key: str) -> Response:
@@ -167,13 +188,7 @@ async def _act(pages: Pages, tool: str, key: str, done: str) -> Response:
     return HTMLResponse(done)
 
 
-def _asks_consent(story: Document) -> bool:
-    """Tell whether the last decision was that a restart lacks the user's consent."""
-    decisions = [event["says"] for event in story["told"] if event["kind"] in DECISIONS]
-    return bool(decisions) and NO_CONSENT in decisions[-1]
-
-
-class _Kept(StaticFiles):
+class _CachedFiles(StaticFiles):
     """Files that a browser may keep: their addresses have the release."""
 
     def file_response(self, *arguments: Any, **more: Any) -> Response:  # noqa: ANN401 - as Starlette has it
@@ -182,23 +197,15 @@ class _Kept(StaticFiles):
         return answer
 
 
-async def _found(pages: Pages, tool: str, arguments: Mapping[str, Any]) -> Document:
-    """Return a tool's document for a page of its own."""
-    try:
-        return await pages.ask(tool, arguments)
-    except LeadlineError as error:
-        raise HTTPException(status_of(error), str(error)) from error
-
-
-def _base(request: Request) -> str:
-    """Return the way from a page to the root of the application, such as ``../``."""
-    return "../" * _path(request).count("/") or "./"
-
-
 def _path(request: Request) -> str:
     """Return the path of a page without that of the proxy."""
     path: str = request.scope["path"]
     return path.removeprefix(request.scope.get("root_path", "")).lstrip("/")
+
+
+def _limit(request: Request, usual: int) -> int:
+    """Return how many rows an address asks for."""
+    return min(parse_whole(request.query_params.get("limit", "")) or usual, MOST_ROWS)
 
 
 def form_arguments(query: Mapping[str, str]) -> Document:
@@ -229,82 +236,131 @@ def _number(name: str, text: str) -> float:
 
 
 async def _options(pages: Pages, request: Request) -> Document:
+    """Return the values of the answer to the form."""
     arguments = form_arguments(request.query_params)
     if "workload" not in arguments:
         raise InvalidInput("workload is missing: name a file, upload one, or paste a config.json")
-    answer = await pages.ask("recommend", arguments)
-    found = answer["options"]
-    shown = found[:ROWS]
-    currencies = Counter(option["estimate"]["currency"] for option in shown if option["estimate"]["cost"])
-    usual = next(iter(dict(currencies.most_common(1))), "")
-    currency = arguments.get("currency") or usual
+    shown = request.query_params.get("shown", "").split(",")
+    moving = shown != [""]
+    answer = await _recommend(pages, arguments, shown if moving else ())
+    options = answer["options"][: MOST_OPTIONS if request.query_params.get("all") else OPTIONS]
+    currency, points = _front(options, arguments.get("currency"))
     return {
-        "answer": answer, "options": shown, "found": len(found), "rejections": answer["rejections"][:REJECTIONS],
-        "currency": currency, "points": front_points(shown, currency), "query": str(request.query_params),
-        "first": found[0] if found else None, "whole_node": _whole_node_cost(found[0]) if found else "",
+        "answer": answer, "options": options, "found": len(answer["options"]), "currency": currency, "points": points,
+        "rejections": answer["rejections"][:MOST_REJECTIONS], "moving": moving,
+        "query": request.url.remove_query_params(["shown", "all"]).query,
+        **(_beside_whole_nodes(options[0]) if options else {}),
     }  # fmt: skip
 
 
-def _whole_node_cost(option: Document) -> str:
-    """Return the cost of whole nodes for the expected time, as a beginner would ask for them; empty if unknown."""
+async def _recommend(pages: Pages, arguments: Document, shown: Sequence[str]) -> Document:
+    """Return the answer for the places shown, at once while a slider moves, or else for all."""
+    # Beside GPUs, the page leaves CPUs out: simulating their heap takes longer than all else.
+    if shown:
+        with suppress(LeadlineError):  # a place may be none any more, such as CPUs once the job takes GPUs
+            return await pages.ask("recommend", {**arguments, "on": shown})
+    return await pages.ask("recommend", arguments)
+
+
+def _front(options: Sequence[Document], wanted: str | None) -> tuple[str, list[Document]]:
+    """Return the points of a plot and their currency: the wanted one, the first option's, or that of most options."""
+    charged = Counter(option["estimate"]["currency"] for option in options if option["estimate"]["cost"])
+    most_common = [currency for currency, _ in charged.most_common()]
+    for currency in filter(None, (wanted, *(option["estimate"]["currency"] for option in options[:1]), *most_common)):
+        if len(points := front_points(options, currency)) > 1:
+            return currency, points
+    return "", []
+
+
+def _beside_whole_nodes(option: Document) -> Document:
+    """Return the first option, and beside it a beginner's request for whole nodes and its cost for the same time."""
     place = user_catalog().system(option["system"]).partition(option["partition"])
-    elapsed = option["estimate"]["elapsed_s"]
-    cost = whole_node_cost(place, option["resources"]["nodes"], elapsed["point"]) if elapsed else None
-    return "" if cost is None else money(cost, option["estimate"]["currency"])
+    estimate = option["estimate"]
+    elapsed_s = estimate["elapsed_s"]["point"] if estimate["elapsed_s"] else math.nan
+    whole_nodes, cost = whole_node_request(place, option["resources"]["nodes"], elapsed_s)
+    whole_cost = money(None if cost is None or math.isnan(cost) else cost, estimate["currency"])
+    return {"first": option, "whole_nodes": to_document(whole_nodes, ""), "whole_cost": whole_cost}
 
 
 async def _memory(pages: Pages, request: Request) -> Document:
+    """Return the values of the memory of one option."""
+    given = form_arguments(request.query_params)
+    arguments = {name: value for name, value in given.items() if name not in LIMITS}
     place = request.query_params.get("place", "")
-    arguments = {**form_arguments(request.query_params), "on": [place]}
-    for name in ("deadline_s", "budget", "currency"):
-        arguments.pop(name, None)
-    report = await pages.ask("fit", arguments)
-    report = report["fits"][0] if isinstance(report.get("fits"), list) else report
-    series = _series(report)
-    return {
-        "report": report,
-        "series": series,
-        "peak": max((sum(m["held_bytes"].values()) for m in report["moments"]), default=0),
-    }
+    answer = await pages.ask("fit", {**arguments, "on": [place], "timeline": True})
+    report = answer["fits"][0] if isinstance(answer["fits"], list) else answer
+    return {"report": report, "series": memory_series(report)}
 
 
-def _series(report: Document) -> Document | None:
-    """Return the memory over one step by category."""
-    moments: Sequence[Document] = report["moments"]
-    if not moments:
-        return None
-    names = sorted({name for moment in moments for name in moment["held_bytes"]})
-    limit = next((check["there_bytes"] for check in report["checks"] if check["kind"] == "GPU"), None)
-    held = {name: [moment["held_bytes"].get(name, 0) for moment in moments] for name in names}
-    return {"share": [moment["share"] for moment in moments], "held": held, "limit": limit}
+async def _systems(pages: Pages) -> Document:
+    return {**await pages.ask("systems", {}), **await pages.ask("devices", {})}
+
+
+async def _system(pages: Pages, name: str) -> Document:
+    system = await pages.ask("systems", {"name": name})
+    return await pages.work(lambda: {"system": system, "change": last_change(system["name"], catalog_dir())})
+
+
+async def _campaigns(pages: Pages) -> Document:
+    """Return the campaigns, each with its learning curve."""
+    campaigns = (await pages.ask("campaigns", {}))["campaigns"]
+    return {"campaigns": [(campaign, learning_curve(campaign["runs"])) for campaign in campaigns]}
+
+
+async def _history(pages: Pages, request: Request) -> Document:
+    limit = _limit(request, usual=100)
+    runs = (await pages.ask("history", {"limit": limit}))["runs"]
+    return {"runs": runs, "more": len(runs) == limit < MOST_ROWS, "most": MOST_ROWS}
 
 
 async def _jobs(pages: Pages, request: Request) -> Document:
-    query = request.query_params
-    limit = min(parse_whole(query.get("limit", "")) or 50, 1000)
-    arguments = {"limit": limit, **({"all": True} if query.get("all") else {})}
+    limit = _limit(request, usual=50)
+    arguments = {"limit": limit, **({"all": True} if request.query_params.get("all") else {})}
     jobs = (await pages.ask("jobs", arguments))["jobs"]
     return {"jobs": jobs, "more": len(jobs) == limit}
 
 
-def _job_memory(story: Document) -> Document | None:
-    """Return the memory that the newest report says, and the limit."""
-    used = [event["said"]["host_memory_bytes"] for event in story["told"] if "host_memory_bytes" in event["said"]]
-    limit = story["job"]["spec"]["resources"]["memory_bytes_per_node"]
-    return {"used": used[-1], "limit": limit} if used else None
+async def _job(pages: Pages, request: Request, key: str) -> Document:
+    """Return the values of a job's page; its plot needs the whole event log, which its list shows on demand only."""
+    shows_all = bool(request.query_params.get("all"))
+    whole = await pages.ask("explain", {"job": key, "all": True})
+    log = whole if shows_all else await pages.ask("explain", {"job": key})
+    lines = (await pages.ask("logs", {"job": key, "lines": LOG_LINES}))["lines"]
+    return {
+        "job": log["standing"], "events": log["told"], "all": shows_all, "lines": lines, "memories": _memories(log),
+        "attempts": list(zip(log["job"]["attempts"], log["used"], strict=True)), "ends": predicted_ends(whole),
+        "asks": _lacks_consent(log),
+    }  # fmt: skip
 
 
-def _band(story: Document) -> Document | None:
-    """Return the predicted ends at each decision about the newest attempt, the oldest first; None below two."""
-    began = (story["job"]["attempts"] or [{}])[-1].get("started_at")
-    decided = [event for event in story["told"] if "total_low_s" in event["said"]]
-    if not began or len(decided) < 2:
-        return None
-    began_s = _epoch_s(began)
-    ends = {key: [began_s + event["said"][name] for event in decided]
-            for key, name in (("point", "total_s"), ("low", "total_low_s"), ("high", "total_high_s"))}  # fmt: skip
-    return {"at": [_epoch_s(event["at"]) for event in decided], **ends}
+def _memories(log: Document) -> list[Document]:
+    """Return the memory in the newest report of the newest attempt, on the host and the GPU, each with its limit."""
+    if not log["job"]["attempts"]:
+        return []
+    attempt, predicted = log["job"]["attempts"][-1], log["job"]["predicted"]
+    reports = [event["said"] for event in log["told"]
+               if event["attempt"] == attempt["number"] and event["kind"] == EventKind.PROGRESS]  # fmt: skip
+    limits = {
+        "host": attempt["resources"]["memory_bytes_per_node"],
+        "GPU": predicted["device_memory_bytes"] if predicted else None,
+    }
+    used = {kind: reports[-1].get(f"{kind.lower()}_memory_bytes") if reports else None for kind in limits}
+    return [{"kind": kind, "used": used[kind], "limit": limit} for kind, limit in limits.items() if used[kind]]
 
 
-def _epoch_s(moment: str) -> float:
-    return datetime.fromisoformat(moment).timestamp()
+def _lacks_consent(log: Document) -> bool:
+    """Return whether the last decision was that a restart lacks the user's consent."""
+    decisions = [event["says"] for event in log["told"] if event["kind"] in DECISIONS]
+    return bool(decisions) and NO_CONSENT in decisions[-1]
+
+
+def _models() -> Document:
+    """Return the trained models, each with the predictions of its application's newest runs."""
+    models = list_models()
+    runs = list_runs(MOST_ROWS) if models else ()
+    values = []
+    for file, card, why_not in models:
+        own_runs = [run for run in runs if card and application_name(run) == card.application]
+        values.append({"name": file.stem, "card": card, "why_not": why_not, "points": measured_points(own_runs),
+                       "drift": describe_drift(own_runs)})  # fmt: skip
+    return {"models": values}
