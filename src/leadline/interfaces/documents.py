@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from leadline.app.jobs.history import compare_run
 from leadline.core.documents import to_document
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ def logs_document(job: str, attempt: "Attempt | None", lines: Sequence[str]) -> 
 
 def run_document(run: "Run") -> dict[str, Any]:
     """Return a past run with its comparison of predicted and measured values."""
+    from leadline.app.jobs.history import compare_run  # noqa: PLC0415 - an estimate needs no database
+
     return {**to_document(run, RUN), "comparison": msgspec.to_builtins(compare_run(run))}
 
 

@@ -54,6 +54,19 @@ def test_readers_that_begin_at_once_share_a_look_that_ends_with_the_last():
     asyncio.run(run())
 
 
+def test_a_change_between_the_request_and_the_first_look_is_told():
+    numbers = iter([7, 8])
+
+    async def run():
+        events = JobEvents(lambda: next(numbers, 8), look_s=0.01)
+        reader = events.follow(await events.newest())
+        event = await asyncio.wait_for(anext(reader), 10)
+        await reader.aclose()
+        return event.id
+
+    assert asyncio.run(run()) == "8"
+
+
 @pytest.mark.parametrize("fault", [InvalidInput("the journal is damaged"), sqlite3.OperationalError("disk I/O error")])
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_look_that_fails_is_not_the_last_and_is_logged_once(fault, before, caplog):

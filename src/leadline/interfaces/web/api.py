@@ -42,7 +42,10 @@ def tool_routes(settings: WebSettings, pool: TaskPool) -> APIRouter:
     @router.get("/events", operation_id="events", tags=["jobs"], responses=openapi.event_streams())
     async def events(last_event_id: Annotated[str, Header()] = "") -> Response:
         """Follow all jobs: an event whenever one changes; ``Last-Event-ID`` resumes."""
-        return EventSourceResponse(changes.follow(parse_whole(last_event_id)), send_timeout=SEND_S)
+        seen = parse_whole(last_event_id)
+        # Asked before the answer begins: its reader must hear of every change from then on.
+        seen = await changes.newest() if seen is None else seen
+        return EventSourceResponse(changes.follow(seen), send_timeout=SEND_S)
 
     @router.put("/uploads/{name}", operation_id="upload", status_code=HTTPStatus.CREATED, tags=["tools"],
                 responses=openapi.upload_answers(), openapi_extra=UPLOAD_BODY)  # fmt: skip

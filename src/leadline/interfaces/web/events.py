@@ -28,6 +28,12 @@ class JobEvents:
         self._looker: asyncio.Task[None] | None = None
         self._beginning = asyncio.Lock()
 
+    async def newest(self) -> int:
+        """Return the number of the newest event, to follow all that come after it."""
+        number = await self._read()
+        self._keep(number)
+        return number
+
     async def follow(self, seen: int | None) -> AsyncIterator[ServerSentEvent]:
         """Yield an event for each change after the event ``seen``, from now on without it."""
         self._readers += 1
@@ -52,11 +58,14 @@ class JobEvents:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(self._look_s)
-            number = await self._read()
-            if number != self._number:
-                self._number = number
-                self._changed.set()
-                self._changed = asyncio.Event()
+            self._keep(await self._read())
+
+    def _keep(self, number: int) -> None:
+        """Keep the number of the newest event, and wake the readers if it is another one."""
+        if number != self._number:
+            self._number = number
+            self._changed.set()
+            self._changed = asyncio.Event()
 
     async def _read(self) -> int:
         """Return the number of the newest event; the last one known while the journal cannot be read."""
