@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import defaultdict
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -56,6 +57,12 @@ def forked_traces(monkeypatch):
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with the files that have slow tests, so that no worker is left alone with one at the end."""
-    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow_files)
+    """Begin with the files of the slowest tests, so that no worker is left alone with one at the end.
+
+    Within these, names mix the rooms: the tests of Slurm wait, and beside them others need the processors.
+    """
+    longest_s = defaultdict(float)
+    for item in items:
+        limit, is_slow = item.get_closest_marker("timeout"), item.get_closest_marker("slow") is not None
+        longest_s[item.path] = max(longest_s[item.path], limit.args[0] if limit else float(is_slow))
+    items.sort(key=lambda item: (-longest_s[item.path], item.path.name, item.path))

@@ -28,12 +28,12 @@ def why_no_newer_slurm() -> str:
     return ""
 
 
-def with_newer_slurm(command: Sequence[str]) -> list[str]:
-    """Return a command that runs ``command`` in a mount namespace with the newer Slurm.
+def with_newer_slurm(command: Sequence[str], folder: Path = NEWER_SLURM) -> list[str]:
+    """Return a command that runs ``command`` in a mount namespace with the newer Slurm, or with the one in a folder.
 
     Everything else there is this machine's: files, processes, network.
     """
-    return ["unshare", "--mount", "sh", "-c", LAY_OVER, str(NEWER_SLURM), *command]
+    return ["unshare", "--mount", "sh", "-c", LAY_OVER, str(folder), *command]
 
 
 def slurm_version() -> str:

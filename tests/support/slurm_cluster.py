@@ -126,7 +126,7 @@ class SlurmCluster:
         """Return the number of idle nodes."""
         return len(self.run(["sinfo", "-h", "-N", "-p", "long", "-t", "idle", "-o", "%N"]).stdout.split())
 
-    def wait(self, condition: Callable[[], bool], event: str, *, most_s: float = 60.0) -> None:
+    def wait(self, condition: Callable[[], bool], event: str, *, most_s: float = 120.0) -> None:
         """Wait until a condition holds.
 
         Raises:
@@ -137,6 +137,14 @@ class SlurmCluster:
             if time.monotonic() > deadline:
                 raise ClusterNotStarted(f"waited {most_s:.0f} s for {event}: see the logs in {self.folder}")
             time.sleep(0.05)
+
+    def save(self) -> None:
+        """Wait until the controller has written down its jobs, which it does every few seconds if one has changed."""
+        saved = self.folder / "state" / "job_state"
+        before_s = saved.stat().st_mtime if saved.exists() else 0.0
+        job = self.run(["sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap", "true"]).stdout.strip()
+        self.wait(lambda: saved.exists() and saved.stat().st_mtime != before_s, "the jobs to be saved")
+        self.run(["scancel", job])
 
     def start_all(self) -> None:
         """Start all daemons in the order of their dependencies, and wait for the nodes."""

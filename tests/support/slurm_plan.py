@@ -97,6 +97,7 @@ class ClusterPlan:
 
     Attributes:
         short_minutes: limit of the default partition ``short``; partition ``long`` allows a week.
+        shards: parts of the GPUs of a node that jobs may share.
         preemptible: ``REQUEUE`` or ``CANCEL`` adds a partition ``spare`` with preemptible jobs.
         accounting: run sacct's database.
         cgroups: limit memory by control groups of version 1, so that jobs end OUT_OF_MEMORY (None: if root can write
@@ -113,6 +114,7 @@ class ClusterPlan:
     memory_mib: int = 4000
     gpus: int = 0
     gpu_type: str = "a100"
+    shards: int = 0
     short_minutes: int = 60
     preemptible: str | None = None
     accounting: bool = True
@@ -191,7 +193,9 @@ def slurm_conf(plan: ClusterPlan, layout: ClusterLayout) -> str:
         nodes="\n".join(_node(plan, name, port) for name, port in layout.node_ports.items()),
         partitions=_partitions(plan),
     )  # fmt: skip
-    return "\n".join([text, *plan.settings, *(["GresTypes=gpu"] if plan.gpus else []), ""])
+    return "\n".join(
+        [text, *plan.settings, *([f"GresTypes=gpu{',shard' * bool(plan.shards)}"] if plan.gpus else []), ""]
+    )
 
 
 def cgroups_writable() -> bool:
@@ -202,6 +206,7 @@ def cgroups_writable() -> bool:
 
 def _node(plan: ClusterPlan, name: str, port: int) -> str:
     gpus = f" Gres=gpu:{plan.gpu_type}:{plan.gpus}" if plan.gpus else ""
+    gpus += f",shard:{plan.shards}" if plan.shards else ""
     return (
         f"NodeName={name} NodeAddr=127.0.0.1 NodeHostname={socket.gethostname()} Port={port} CPUs={plan.cores} "
         f"RealMemory={plan.memory_mib}{gpus}"
@@ -225,6 +230,7 @@ def _gres_conf(plan: ClusterPlan, layout: ClusterLayout) -> str:
         return ""
     files = f"{layout.folder}/dev/gpu[0-{plan.gpus - 1}]" if plan.gpus > 1 else f"{layout.folder}/dev/gpu0"
     rows = [f"NodeName={name} Name=gpu Type={plan.gpu_type} File={files}" for name in layout.nodes]
+    rows += [f"NodeName={name} Name=shard Count={plan.shards}" for name in layout.nodes if plan.shards]
     return "\n".join(["AutoDetect=off", *rows, ""])
 
 

@@ -15,9 +15,16 @@ from leadline.training.refit import LEAST_NEW, prediction_outcomes, refit_model
 from leadline.uncertainty.drift import DriftKind
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def asked(quick):
     return (quick, TrainingOrigin("the history of net", "2026-03-01T00:00:00+00:00", "leadline learn"))
+
+
+@pytest.fixture(scope="module")
+def slowed(built, asked):
+    """Return runs of which the later ones take 1.3 times as long, and the model and the decision after them."""
+    runs = [*later(30), *later(40, 1.3, seed=4, first=2000)]
+    return (runs, *decide(built[0], runs, asked))
 
 
 def later(count, times=1.0, *, seed=3, noise=0.02, first=1000):
@@ -47,10 +54,9 @@ def test_unchanged_runs_keep_the_model(built, asked):
     assert "no better by more than chance and noise" in decided.reason
 
 
-def test_a_slower_machine_is_detected_and_the_model_is_refitted(built, asked):
+def test_a_slower_machine_is_detected_and_the_model_is_refitted(built, slowed):
     """Early runs are as before: the drift is one of the stream, and what is learned is of the runs since."""
-    runs = [*later(30), *later(40, 1.3, seed=4, first=2000)]
-    better, decided = decide(built[0], runs, asked)
+    runs, better, decided = slowed
     assert (decided.replaced, decided.drift.change) == (True, DriftKind.MORE)
     assert pytest.approx(decided.drift.ratio, rel=0.05) == 1.3
     assert decided.comparison.after < 0.05
@@ -62,8 +68,8 @@ def test_a_slower_machine_is_detected_and_the_model_is_refitted(built, asked):
     )
 
 
-def test_the_card_gives_the_time_reason_and_errors_of_a_refit(built, asked):
-    better, decided = decide(built[0], [*later(30), *later(40, 1.3, seed=4, first=2000)], asked)
+def test_the_card_gives_the_time_reason_and_errors_of_a_refit(slowed):
+    _, better, decided = slowed
     (line,) = better.card.refits
     assert (line.at, line.target) == ("2026-03-01T00:00:00+00:00", "elapsed_s")
     assert "drifted: since run" in line.why
@@ -72,9 +78,8 @@ def test_the_card_gives_the_time_reason_and_errors_of_a_refit(built, asked):
     assert "2026-03-01 00:00: elapsed_s, " in model_card_markdown(better.card)
 
 
-def test_a_refitted_model_is_not_refitted_again_on_the_same_runs(built, asked):
-    runs = [*later(30), *later(40, 1.3, seed=4, first=2000)]
-    better, _ = decide(built[0], runs, asked)
+def test_a_refitted_model_is_not_refitted_again_on_the_same_runs(slowed, asked):
+    runs, better, _ = slowed
     again, decided = decide(better, runs, asked)
     assert (decided.new_runs, decided.replaced) == (0, False)
     assert again.card == better.card

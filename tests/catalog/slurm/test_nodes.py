@@ -73,7 +73,7 @@ def test_a_mig_slice_is_not_a_device(kind):
 
 
 def test_whole_gpus_precede_slices_and_other_resources_are_ignored():
-    found = node_gpus(read_gres("gpu:1g.10gb:7,gpu:l40s:2,shard:16,mps:400"), (), DEVICES)
+    found = node_gpus(read_gres("gpu:1g.10gb:7,gpu:l40s:2,shard:l40s:16,mps:400"), (), DEVICES)
     assert [(one.kind, one.count) for one in found] == [("l40s", 2), ("1g.10gb", 7)]
 
 

@@ -32,7 +32,8 @@ pytestmark = [
 ]
 NODE = 16
 """Cores of a node; a job with all of them has it alone."""
-OPERATOR = 65534
+OPERATOR, OPERATOR_ID = "games", 5
+"""A user that every Debian has. Slurm 25.11 gives no rights to ``nobody``."""
 QUICK = PollIntervals(first=0.5, last=1.0, reports=2.0, decide=5.0, grace=20.0, settle=60.0)
 PARTITIONS = tuple(f"PartitionName={name} Nodes=ALL MaxTime=60 State={state} PriorityTier=10 PreemptMode=OFF"
                    for name, state in (("closed", "DOWN"), ("gone", "UP"), ("shut", "DOWN")))  # fmt: skip
@@ -98,7 +99,7 @@ class Causes:
         assert answer.returncode == 0, answer.stderr
 
     def as_operator(self, *words):
-        self.root("setpriv", f"--reuid={OPERATOR}", f"--regid={OPERATOR}", "--clear-groups", *words)
+        self.root("setpriv", f"--reuid={OPERATOR_ID}", f"--regid={OPERATOR_ID}", "--clear-groups", *words)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def _lived(folder):
             patch.setenv(name, value)
         patch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
         made = Causes(cluster, folder)
-        made.root("sacctmgr", "-i", "-Q", "add", "user", "nobody", "Account=research", "AdminLevel=Operator")
+        made.root("sacctmgr", "-i", "-Q", "add", "user", OPERATOR, "Account=research", "AdminLevel=Operator")
         live(made)
         yield made
         made.journal.close()
@@ -202,7 +203,7 @@ def live(causes):
         ("program", S.FAILED, C.PROGRAM, "no_such_module"),
         ("user", S.CANCELLED, C.USER, "its user cancelled it (by 0)"),
         ("user of Leadline", S.CANCELLED, C.USER, "its user cancelled it"),
-        ("administrator", S.CANCELLED, C.ADMINISTRATOR, f"an administrator cancelled it (by {OPERATOR})"),
+        ("administrator", S.CANCELLED, C.ADMINISTRATOR, f"an administrator cancelled it (by {OPERATOR_ID})"),
         ("removed partition", S.CANCELLED, C.ADMINISTRATOR, "the site removed partition gone"),
         ("requeued", S.CANCELLED, C.REQUEUE, "its site requeued it"),
         ("requeued and held", S.CANCELLED, C.REQUEUE, "its site requeued it"),

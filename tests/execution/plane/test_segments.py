@@ -268,6 +268,7 @@ def test_chains_of_four_segments_end_at_the_last_step_on_this_machine(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2000)  # they wait for limits of a minute, one after the other
 @pytest.mark.usefixtures("slurm")
 def test_chains_of_four_segments_end_at_the_last_step_on_slurm(tmp_path):
     place = Place("cluster", "short")

@@ -8,9 +8,11 @@ import pytest
 
 from leadline.core.errors import Untraceable
 from leadline.core.graph import OpKind, Stage, TracedJob
+from leadline.core.processes import ProcessRunner
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
+from tests.support.forked_python import run_forked
 
 LOOP = """
 import copy, os, torch
@@ -47,12 +49,14 @@ for epoch in range(2):
 """
 
 
-def trace(folder: Path, code: str, arguments: str = "", python: str = sys.executable) -> TracedJob:
+def trace(
+    folder: Path, code: str, arguments: str = "", python: str = sys.executable, runner: ProcessRunner = run_forked
+) -> TracedJob:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code))
     words = (*python.split(), str(script), *shlex.split(arguments))
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-    return trace_command(workload, runner=run_process, cwd=folder, timeout_s=60)
+    return trace_command(workload, runner=runner, cwd=folder, timeout_s=60)
 
 
 def test_an_unmodified_loop_gives_its_step_and_its_evaluation(tmp_path: Path) -> None:
@@ -172,7 +176,7 @@ def test_the_scripts_own_imports_and_its_loader_are_timed(tmp_path: Path) -> Non
         (model(x.cuda()) - y.cuda()).square().mean().backward()
         optimizer.step()
     """
-    loop = trace(tmp_path, slow).loop
+    loop = trace(tmp_path, slow, runner=run_process).loop
     assert loop.loading is not None
     assert loop.script_s is not None
     assert loop.framework_s is not None

@@ -8,8 +8,8 @@ import pytest
 from benchmarks.trust.fact_scripts import ACCELERATED, DATA, LOOP, TRAINER
 from leadline.core.graph import TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
+from tests.support.forked_python import run_forked
 
 LOOP_WITHOUT_EVALUATION = LOOP.format(before="", after="pass")
 
@@ -19,7 +19,7 @@ def trace(folder: Path, code: str, *arguments: str) -> TracedJob:
     script.write_text(code)
     words = (sys.executable, str(script), *arguments)
     return trace_command(
-        Workload(ModelSource(ModelKind.COMMAND, "train", words)), runner=run_process, cwd=folder, timeout_s=60
+        Workload(ModelSource(ModelKind.COMMAND, "train", words)), runner=run_forked, cwd=folder, timeout_s=60
     )
 
 

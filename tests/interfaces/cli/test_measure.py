@@ -81,7 +81,7 @@ def test_a_model_is_trained_on_a_file_of_measurements(tmp_path, capfd, monkeypat
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     path = tmp_path / "rows.jsonl"
-    shorten_design(monkeypatch, 40)
+    shorten_design(monkeypatch, 20)
     assert main(["measure", "--out", str(path), "--quick", "--no-ops", "--device", "cpu", "--minutes", "60"]) == 0
     capfd.readouterr()
     assert main(["train", str(path), "--target", "step_s", "--to", str(tmp_path / "model.npz"), "--json"]) == 0

@@ -10,7 +10,9 @@ from tests.support.newer_slurm import NEWER_RELEASE, slurm_version, why_no_newer
 
 HERE = Path(__file__).parent
 WHY_NOT = why_no_newer_slurm() or ("this is the newer Slurm" if slurm_version() >= NEWER_RELEASE else "")
-FILES = ("test_slurm_contract.py", "test_witnesses.py", "../../plane/test_causes_on_slurm.py")
+PLANE = "../../plane/"
+CHAINS = "test_segments.py::test_chains_of_four_segments_end_at_the_last_step_on_slurm"
+FILES = ("test_slurm_contract.py", "test_witnesses.py", f"{PLANE}test_causes_on_slurm.py", f"{PLANE}{CHAINS}")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(why_no_newer_slurm()), reason=why_no_newer_slurm()),
@@ -30,7 +32,7 @@ def test_the_namespace_has_the_newer_release():
     assert answer.stdout.startswith(NEWER_RELEASE), answer.stderr
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)  # they wait the most of all
 @pytest.mark.parametrize("name", FILES)
 def test_the_tests_of_the_adapter_pass(name):
     answer = python("-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / name))

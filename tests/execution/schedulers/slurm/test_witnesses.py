@@ -28,7 +28,8 @@ pytestmark = [
     pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm()),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user"),
 ]
-NOBODY = 65534
+ORDINARY = 5
+"""Id of the user games, whom every Debian has. Slurm 25.11 shows nothing to ``nobody``."""
 ASKED = ResourceSpec(cores_per_task=1, memory_bytes_per_node=50 * MIB, walltime_s=240.0)
 RENAMES = """\
 function slurm_job_submit(job, partitions, user)
@@ -40,11 +41,11 @@ function slurm_job_modify(job, record, partitions, user) return slurm.SUCCESS en
 
 
 @dataclass(frozen=True, slots=True)
-class AsNobody:
+class AsOrdinary:
     """Runs commands as an ordinary user, to whom a hidden partition is hidden."""
 
     def __call__(self, argv, **options):
-        prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        prefix = ["setpriv", f"--reuid={ORDINARY}", f"--regid={ORDINARY}", "--clear-groups"]
         return run_without_settings([*prefix, *argv], **options)
 
 
@@ -96,7 +97,7 @@ def east(clusters, monkeypatch):
 def folder():
     with tempfile.TemporaryDirectory(prefix="jobs-") as name:
         Path(name).chmod(0o777)
-        yield PurePosixPath(name, "of nobody")
+        yield PurePosixPath(name, "of an ordinary user")
 
 
 def scheduler_of(folder, processes=run_without_settings):
@@ -125,7 +126,7 @@ def test_a_job_in_a_hidden_partition_is_there_whatever_the_user_has_set(folder, 
     for name, value in {"SQUEUE_PARTITION": "short", "SQUEUE_STATES": "CD", "SACCT_FORMAT": "jobid",
                         "SBATCH_HOLD": "1", "SLURM_JOB_ID": "1", "SLURM_NTASKS": "64"}.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    scheduler = scheduler_of(folder, AsNobody())
+    scheduler = scheduler_of(folder, AsOrdinary())
     sent = submission("sleep", "60", partition="hidden")
     job = scheduler.submit(sent)
     until(lambda: scheduler.query([job])[job].state, lambda state: state is JobState.RUNNING)

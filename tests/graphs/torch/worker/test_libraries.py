@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.trust.fact_scripts import LIBRARY_LOOP, LIBRARY_SCRIPT, TWO_LOSSES
 from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
+from tests.support.forked_python import run_forked
 
 ASK = """
 import json, sys
@@ -79,7 +79,7 @@ def test_a_framework_on_the_path_is_a_library_by_its_name(tmp_path):
 def traced_loop(folder: Path):
     words = (sys.executable, str(folder / "train.py"))
     workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
-    return trace_command(workload, runner=run_process, cwd=folder, timeout_s=60).loop
+    return trace_command(workload, runner=run_forked, cwd=folder, timeout_s=60).loop
 
 
 def test_steps_are_not_halved_when_torch_lies_outside_the_site_folders(tmp_path, monkeypatch):
