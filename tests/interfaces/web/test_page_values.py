@@ -111,8 +111,8 @@ def test_a_learning_curve_has_completed_runs_only():
 @pytest.mark.parametrize(
     ("amount", "currency", "text"),
     [
-        (123456.7, "USD", "$123,456.70"), (0.00012, "USD", "$0.00012"), (0.0, "USD", "$0.00"), (None, "USD", "unknown"),
-        (12.5, "SU", "12.50 SU"),
+        (123456.7, "USD", "$123,457"), (0.00012, "USD", "$0.00012"), (0.0, "USD", "$0"), (None, "USD", "unknown"),
+        (12.5, "SU", "12.5 SU"),
     ],
 )  # fmt: skip
 def test_an_amount_has_no_exponent(amount, currency, text):
