@@ -4,6 +4,8 @@ import asyncio
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 
 def ask(client, question, window="w1"):
@@ -62,3 +64,10 @@ def test_it_changes_nothing(client, question):
 )  # fmt: skip
 def test_what_is_no_question_is_refused(client, body, status):
     assert client.post("/chat/ask", json=body).status_code == status
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(body=st.binary(max_size=200) | st.text(alphabet='{}[]":,\\ue0', max_size=60).map(str.encode))
+def test_a_body_of_any_bytes_is_refused_in_order(client, body):
+    answer = client.post("/chat/ask", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code in (200, 400, 422)
