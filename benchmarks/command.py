@@ -99,6 +99,12 @@ BENCHMARKS: dict[str, Benchmark] = {
          "benchmarks/plane"),
         seed=1,
     ),
+    "interfaces": Benchmark(
+        "benchmarks.interfaces.run",
+        "questions that the chat understands without a model, and the page under load",
+        (*_source("interfaces", "app/estimate", "app/jobs", "history"), "benchmarks/interfaces"),
+        seed=1,
+    ),
     "catalog": Benchmark(
         "benchmarks.catalog",
         "the whole catalog: estimated and ranked for one workload",

@@ -26,9 +26,8 @@ def setup(app):
 
 def _write_schemas(app, exception):
     """Publish the JSON Schema of each document below schemas/."""
-    from json_schemas import DOCUMENTS, json_schema
-
     from leadline.core.documents import to_json
+    from leadline.interfaces.json_schemas import DOCUMENTS, json_schema
 
     if exception is None and app.builder.format == "html":
         for name in DOCUMENTS:

@@ -81,15 +81,18 @@ def _skeleton(text: str) -> list[str]:
 
 def _run(command: str, folder: Path) -> tuple[int, str]:
     """Run one shell line with this Python's ``leadline`` and ``python``; return the exit code and both streams."""
+    launcher = folder / ".bin" / "leadline"
+    launcher.parent.mkdir(exist_ok=True)
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m leadline "$@"\n', encoding="utf-8")
+    launcher.chmod(0o755)
+    programs = [str(launcher.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = {
         **os.environ, "LEADLINE_DATA_DIR": str(folder / "data"), "HOME": str(folder), "COLUMNS": "110",
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]), "PYTHONUNBUFFERED": "1",
+        "PATH": os.pathsep.join(programs), "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(DOCS.parent / "src"), os.environ.get("PYTHONPATH")])),
-        "PYTHON_OF_THE_PAGES": sys.executable,
     }  # fmt: skip
-    line = f'leadline() {{ "$PYTHON_OF_THE_PAGES" -m leadline "$@"; }}\n{command}'
     done = subprocess.run(
-        ["bash", "-c", line], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        ["bash", "-c", command], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL, text=True, check=False,
     )  # fmt: skip
     lines = [text.rstrip() for text in done.stdout.replace(f"{folder}/", "").replace(str(folder), HOME).splitlines()]

@@ -31,7 +31,7 @@ def completions(line):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("leadline e", ["plain,estimate", "plain,explain"]),
+        ("leadline e", ["plain,estimate", "plain,explain", "plain,export"]),
         ("leadline systems p", ["plain,probe"]),
         ("leadline systems ", [f"plain,{name}" for name in ("check", "list", "probe", "show", "validate")]),
         ("leadline systems probe --dry", ["plain,--dry-run"]),

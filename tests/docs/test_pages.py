@@ -22,7 +22,10 @@ WITHOUT_COMMANDS = {
     "queue-waits": "shows no commands",
     "why": "shows no commands",
 }
-NEEDS = {"estimate-a-jax-model": ("jax", "flax", "optax"), "estimate-llm-inference": (), "manage-jobs": ()}
+NEEDS = {
+    "ask-in-your-words": (), "connect-an-assistant": ("mcp",), "estimate-a-jax-model": ("jax", "flax", "optax"),
+    "estimate-llm-inference": (), "export-an-answer": ("jinja2",), "manage-jobs": (), "use-the-page": ("fastapi",),
+}  # fmt: skip
 """Packages that the commands of a page need instead of torch."""
 
 

@@ -15,7 +15,11 @@ CONSOLE = [line for block in re.findall(r"```console\n(.*?)```", README, re.DOTA
 COMMANDS = [line.removeprefix("$ ").partition("   #")[0].strip() for line in CONSOLE if line.startswith("$ leadline")]
 WORKLOAD = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)[0]
 
-SLOW = {"leadline calibrate": "measures this machine for 75 seconds; tests/app/test_calibrate.py runs it for less time"}
+SLOW = {
+    "leadline calibrate": "measures this machine for 75 seconds; tests/app/test_calibrate.py runs it for less time",
+    "leadline web": "serves until it is ended: tests/interfaces/cli/test_web.py",
+    "leadline mcp": "serves until its input ends: tests/interfaces/test_mcp_server.py",
+}
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 512,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import leadline
-from docs.json_schemas import DOCUMENTS, json_schema
+from leadline.interfaces.json_schemas import DOCUMENTS, json_schema
 
 jsonschema = pytest.importorskip("jsonschema")
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from leadline.interfaces.tables import cell_width, table_lines
+from leadline.interfaces.tables import cell_width, format_currency, table_lines
 
 TITLES = ("place", "device", "step", "elapsed", "90 % range", "GPU memory", "host", "cost")
 ROWS = [
@@ -60,3 +60,14 @@ def test_a_column_without_title_and_text_is_left_out():
 def test_wide_letters_take_two_columns():
     assert cell_width("作业") == 4
     assert cell_width("e\u0301") == 1
+
+
+@pytest.mark.parametrize(
+    ("amount", "currency", "text"),
+    [
+        (0.01234, "USD", "$0.01234"), (12.346, "USD", "$12.35"), (12345.6, "USD", "$12,346"), (999.96, "USD", "$1,000"),
+        (2.391, "Anvil CPU SU", "2.39 Anvil CPU SU"), (99960.0, None, "99,960"), (0.0, "USD", "$0"),
+    ],
+)  # fmt: skip
+def test_a_large_amount_has_no_exponent(amount, currency, text):
+    assert format_currency(amount, currency) == text

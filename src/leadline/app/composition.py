@@ -1,10 +1,12 @@
 """The composition root: the only place that constructs the real adapters."""
 
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from leadline.app import settings
 from leadline.catalog.read import LiveCatalog, TomlCatalog
@@ -24,10 +26,20 @@ if TYPE_CHECKING:
     from leadline.core.workload import Workload
     from leadline.training.model import ApplicationModel
 
+KEPT_TRACES = 8
+"""Traces of configuration files that a process remembers, for a server's what-if questions."""
+
+
+_catalogs: "dict[Path, Catalog]" = {}
+"""Folder of the user's own devices and systems → the catalog with them."""
+
 
 def user_catalog() -> "Catalog":
     """Return the shipped catalog with the user's own folder, parsed once."""
-    return _catalog(settings.catalog_dir())
+    folder = settings.catalog_dir()
+    if folder not in _catalogs:
+        _catalogs[folder] = TomlCatalog(folder, settings.cache_dir())
+    return _catalogs[folder]
 
 
 def live_catalog(report: "Callable[[str], None]") -> "Catalog":
@@ -38,9 +50,15 @@ def live_catalog(report: "Callable[[str], None]") -> "Catalog":
     return LiveCatalog(settings.catalog_dir(), settings.cache_dir(), report=report)
 
 
+def keep_catalog_live(report: "Callable[[str], None]") -> None:
+    """Use a ``live_catalog`` for all verbs of this process from now on."""
+    _catalogs[settings.catalog_dir()] = live_catalog(report)
+    toolbox.cache_clear()
+
+
 def reload_catalog() -> None:
     """Forget the parsed catalog, after a file of it has changed."""
-    _catalog.cache_clear()
+    _catalogs.clear()
     toolbox.cache_clear()
 
 
@@ -63,7 +81,7 @@ def toolbox(choice: EstimatorChoice | None = None) -> "Toolbox":
     return Toolbox(
         catalog=user_catalog(),
         sources={
-            ModelKind.HF_CONFIG: _on_call("hf_config.expand", "expand"),
+            ModelKind.HF_CONFIG: _trace_config,
             ModelKind.ONNX: _on_call("onnx.read", "read_onnx"),
             ModelKind.HLO: _on_call("hlo.read", "read_hlo"),
             ModelKind.JAX_FUNCTION: _on_call("hlo.jax_function", "lower_function", starts_processes=True),
@@ -95,11 +113,6 @@ def trained_model(path: Path) -> "ApplicationModel":
     return load_model(kept if path.parent == Path() and not exists(path) and exists(kept) else path)
 
 
-@cache
-def _catalog(folder: Path) -> "Catalog":
-    return TomlCatalog(folder, settings.cache_dir())
-
-
 def _on_call(module: str, name: str, *, starts_processes: bool = False) -> "Callable[..., TracedJob]":
     """Return a front-end in ``leadline.graphs`` that is imported when it is called."""
 
@@ -109,6 +122,29 @@ def _on_call(module: str, name: str, *, starts_processes: bool = False) -> "Call
         return job
 
     return trace
+
+
+def _trace_config(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
+    """Trace a configuration file; what-if questions that leave the step as it is share one trace."""
+    from leadline.core.workload import Dataset, Parallelism  # noqa: PLC0415 - loaded on use
+    from leadline.graphs.hf_config.quantization import FILES_BESIDE  # noqa: PLC0415 - loaded on use
+
+    path = Path(workload.model.reference)
+    config = path / "config.json" if path.is_dir() else path
+    files = [file.stat() for file in (config, *map(config.with_name, FILES_BESIDE)) if file.is_file()]
+    step = replace(
+        workload, name="", defaulted=(), dataset=Dataset(), epochs=None, steps=None, gpus=1, needs_gpus=False,
+        parallelism=Parallelism(), network=None,
+    )  # fmt: skip
+    return _expand_config(step, device_type, tuple((file.st_mtime_ns, file.st_size) for file in files))
+
+
+@lru_cache(maxsize=KEPT_TRACES)
+def _expand_config(workload: "Workload", device_type: str, _: tuple[tuple[int, int], ...]) -> "TracedJob":
+    """Trace a configuration file again only if one of its files has changed, by their times and sizes."""
+    from leadline.graphs.hf_config.expand import expand  # noqa: PLC0415 - loaded on use
+
+    return expand(workload, device_type=device_type)
 
 
 def _trace_command(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":

@@ -76,6 +76,11 @@ def adapted_dir() -> Path:
     return data_dir() / "adapted"
 
 
+def uploads_dir() -> Path:
+    """Return the folder of the files that clients of the web server handed over."""
+    return data_dir() / "uploads"
+
+
 def history_path() -> Path:
     """Return the file of the measured runs."""
     return data_dir() / "history.sqlite"

@@ -43,6 +43,10 @@ class Policy(Frozen):
     measured: bool = True  # True if the command runs under the measuring wrapper, the source of its progress
 
 
+NO_CONSENT = "--may-restart was not given, so it runs on"
+"""End of a decision that lacks nothing but the user's consent."""
+
+
 class AttemptPlan(Frozen):
     """The next attempt of a job: place, request, earliest time, and reason."""
 
@@ -257,6 +261,7 @@ class EventKind(StrEnum):
     DECISION = "decision"
     FAULT = "fault"  # a request failed or was refused
     CANCEL = "cancel"  # the user cancelled a job
+    APPROVE = "approve"  # the user allowed a prediction to restart a job
     SETTLED = "settled"
     LEARNED = "learned"
 

@@ -16,6 +16,9 @@ from leadline.core.processes import CompletedProcess
 GRACE_S = 2.0
 """Seconds from SIGTERM to SIGKILL of a process group."""
 
+_awaited: "set[subprocess.Popen[str]]" = set()
+"""Processes that ``run_process`` waits for, perhaps in several threads."""
+
 
 def run_process(
     argv: Sequence[str],
@@ -45,6 +48,7 @@ def run_process(
             errors="replace",
             start_new_session=True,
         )
+    _awaited.add(process)
     try:
         stdout, stderr = process.communicate(stdin, timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -53,7 +57,16 @@ def run_process(
     except BaseException:
         _end_group(process)
         raise
+    finally:
+        _awaited.discard(process)
     return CompletedProcess(process.returncode, stdout, stderr)
+
+
+def kill_awaited() -> None:
+    """Kill the processes that ``run_process`` waits for in other threads, with their groups, so that it returns."""
+    for process in tuple(_awaited):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float) -> CompletedProcess:

@@ -119,6 +119,18 @@ def format_size(interval: Interval | None) -> str:
     return format_bytes(interval.point) if interval else "unknown"
 
 
+def format_figures(value: float, figures: int = 4) -> str:
+    """Return a number with some figures, never with an exponent for a large one: ``12.3``, ``12,346``."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.{figures}g}"
+
+
+def format_currency(amount: float, currency: str | None) -> str:
+    """Return an amount of money, or of a site's units: ``$12.34``, ``2.39 SU``."""
+    return (
+        f"${format_figures(amount)}" if currency == "USD" else f"{format_figures(amount, 3)} {currency or ''}".rstrip()
+    )
+
+
 def format_range(interval: Interval | None) -> str:
     """Return the bounds of a time; empty if it is unknown."""
     return f"{format_duration(interval.low)} – {format_duration(interval.high)}" if interval else ""

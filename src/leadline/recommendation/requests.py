@@ -86,7 +86,7 @@ def limit_from_interval(
     # Spreads in steps of 5 %, so that one cached search serves many similar ones.
     stepped = math.exp(round(math.log(max(above, 1e-4)) / 0.05) * 0.05)
     cheapest = _cheapest_risk(stepped, weights.kill, weights.waste, loss)
-    if not 0 < risk < 1:
+    if not 0 < 1 - risk < 1:  # also one that rounds to 0
         raise InvalidInput(f"a risk of {risk:g} is not usable: choose one between 0 and 1, such as 0.05")
     chosen = min(risk, cheapest)
     value = base.quantile(1 - chosen)

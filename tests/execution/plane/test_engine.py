@@ -659,6 +659,25 @@ def test_a_job_that_completes_before_its_move_is_not_run_again(tmp_path):
     assert world.there.submitted == []
 
 
+def test_consent_that_comes_after_the_submission_counts_at_once(tmp_path):
+    def move(situation):
+        if situation.attempt.place == HERE and situation.job.policy.may_restart:
+            return Decision(Action.MOVE, "it ends sooner there", place=THERE)
+        return Decision(Action.KEEP, "it is fine")
+
+    world = World(tmp_path / "journal.sqlite", decide=move)
+    world.journal.add([job("a", policy=Policy((HERE, THERE)))])
+    world.step(5)
+    world.here.run(world.here.only())
+    world.step(20)
+    assert not world.here.cancelled
+    world.journal.approve(["a"])
+    world.step(20)
+    assert world.here.cancelled
+    assert [attempt.place for attempt in world.job().attempts] == [HERE, THERE]
+    assert world.job().policy.may_restart
+
+
 def test_a_limit_that_may_not_be_changed_is_counted_as_refused(tmp_path):
     def extend(situation):
         if situation.attempt.state is JobState.RUNNING:

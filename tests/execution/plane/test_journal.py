@@ -1,10 +1,13 @@
 """What the plane's journal answers: whom a name means, the newest events of many jobs, and who fell silent."""
 
+from dataclasses import replace
+
 import pytest
 
 from leadline.core.errors import UnknownName
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import Attempt, EventKind, Job, Place, Policy
+from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
 from tests.support.fake_scheduler import ManualClock
 
@@ -69,3 +72,15 @@ def test_a_system_that_hides_jobs_is_not_unreachable(journal):
     silent = {"system": "sdsc", "why": "connection refused", "next_at": "2026-01-01T00:00:00Z"}
     journal.write(events=[NewEvent(EventKind.FAULT, details=details) for details in (hidden, silent)])
     assert set(journal.open_outages()) == {"sdsc"}
+
+
+def test_consent_that_comes_while_a_job_is_at_work_stays(journal):
+    journal.add([job("a")])
+    cache = JobCache(journal)
+    cache.load()
+    at_work = cache.jobs["a"]
+    journal.approve(["a"])
+    cache.take_in()
+    cache.write(jobs=[replace(at_work, reason="it runs")])
+    assert cache.jobs["a"].policy.may_restart
+    assert journal.get("a").policy.may_restart

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import field
 from msgspec.structs import replace
 
+from leadline.app.background import report_step
 from leadline.app.estimate.kept_probes import apply_probe, find_probe
 from leadline.app.machines.targets import ResolvedTarget, local_device, resolve_targets
 from leadline.catalog.billing import compute_charge
@@ -75,12 +76,14 @@ class Tracer:
         """
         if self.workload.compiled:
             if device.name not in self._jobs:
+                report_step(f"compiling {self.workload.name} for {device.name}")
                 self._jobs[device.name] = self.tools.compilers[self.workload.model.kind](self.workload, device)
             return self._jobs[device.name]
         policy = "cpu" if device.kind is DeviceKind.CPU else "cuda"
         if policy == "cpu" and device.calibration is None and self._jobs:
             return self.first_job
         if policy not in self._jobs:
+            report_step(f"tracing {self.workload.name}")
             source = self.tools.sources[self.workload.model.kind]
             self._jobs[policy] = _check_batch(self.workload, source(self.workload, device_type=policy))
         return self._jobs[policy]
@@ -129,7 +132,7 @@ def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[E
     """Estimate each distinct device and layout once, and add the cost at each target's own partition."""
     estimates: dict[tuple[str, int | None, int | None, int, int | None, float | None], Estimate] = {}
     answers = []
-    for place in places:
+    for number, place in enumerate(places, 1):
         node = place.partition.node if place.partition else None
         key = (
             place.device.name,
@@ -142,6 +145,8 @@ def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[E
         )
         if key not in estimates:
             job = tracer.job_for(place.device)
+            if len(places) > 1:
+                report_step(f"estimating {place.name} ({number} of {len(places)})")
             estimates[key] = tracer.tools.estimator.estimate(
                 tracer.workload, job, place.device, nodes=key[-2], network_bytes_per_s=key[-1]
             )

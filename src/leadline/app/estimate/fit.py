@@ -1,9 +1,10 @@
 """The verb ``fit``: does a workload fit into the memory of a target, and if not, which change would make it fit?"""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from leadline.app.background import report_step
 from leadline.app.estimate.estimate import Toolbox, Tracer, estimate_targets
 from leadline.app.machines.targets import ResolvedTarget, resolve_targets
 from leadline.core.errors import InvalidInput, LeadlineError
@@ -51,9 +52,6 @@ def estimate_serving(
     return ServingCapacity(UTILIZATION, CACHE_BLOCK, room, tokens, int(room // each))
 
 
-Progress = Callable[[str], None]
-"""Called with the variant that is being estimated."""
-
 LARGER = 3
 """Number of larger devices that are tried, the smallest first."""
 SLOWER = 1.5
@@ -69,7 +67,6 @@ class _Question(Frozen):
     workload: Workload
     place: ResolvedTarget
     risk: float
-    progress: Progress
     tracers: dict[Workload, Tracer]
 
     def estimate(self, workload: Workload) -> Estimate:
@@ -92,18 +89,17 @@ def fit(
     risk: float,
     changes: bool = True,
     picture: bool = False,
-    progress: Progress = lambda _: None,
 ) -> list[FitReport]:
     """Return whether the workload fits, for each distinct device among the targets named by ``on``.
 
     ``risk`` is the accepted probability of running out of memory. ``changes`` looks for the largest batch, and for
-    changes that would make the job fit; ``picture`` adds the memory over time of a step.
+    changes that would make the job fit; ``picture`` adds the memory of a GPU over time of a step.
 
     Raises:
         InvalidInput: a target is unknown, the risk is out of range, or the workload cannot be used.
         Untraceable: the model or script could not be traced.
     """
-    if not 0 < risk < 1:
+    if not 0 < 1 - risk < 1:  # also one that rounds to 0
         raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
     targets = resolve_targets(tools.catalog, on, workload).targets
     places = list({_memory_key(place): place for place in targets}.values())
@@ -113,9 +109,11 @@ def fit(
     for place, estimate in zip(places, estimate_targets(places, tracer), strict=True):
         inputs = workload.inputs[0].shape[0] if workload.inputs else None
         batch = workload.batch or tracer.first_job.loop.batch or inputs
-        question = _Question(tools, workload, place, risk, progress, tracers)
+        question = _Question(tools, workload, place, risk, tracers)
         answer = _with_parts(question, _answer(question, estimate, batch, changes=changes))
-        answers.append(replace(answer, moments=tuple(_memory_timeline(question, estimate))) if picture else answer)
+        if picture and estimate.gpu_memory_bytes is not None:
+            answer = replace(answer, moments=tuple(_memory_timeline(question, estimate)))
+        answers.append(answer)
     return answers
 
 
@@ -239,7 +237,7 @@ def _with_batch(question: _Question, answer: FitReport) -> FitReport:
     def needed(batch: int) -> float:
         if batch == answer.batch:
             return first.needed_bytes
-        question.progress(f"batch {batch}")
+        report_step(f"trying batch {batch}")
         estimate = question.estimate(with_batch(question.workload, batch))
         return next(_checks(estimate, question.place, question.risk)).needed_bytes
 
@@ -254,7 +252,7 @@ def _changes(question: _Question, answer: FitReport, refused: list[str]) -> Iter
     dtypes = frozenset(question.place.device.peak_flops_per_s)
     for ladder in memory_saving_ladders(question.workload, answer.batch or 1, dtypes):
         for number, variant in enumerate(ladder, 1):
-            question.progress(" ".join(variant.options))
+            report_step(f"trying {' '.join(variant.options)}")
             try:
                 change = _change_of(question, answer, variant)
             except LeadlineError as error:
@@ -322,7 +320,7 @@ def _larger_devices(question: _Question, answer: FitReport) -> Iterator[FitChang
         if device.kind is current.kind and device.vendor == current.vendor and (device.memory_bytes or 0) >= needed
     ]
     for device in sorted(same_kind, key=lambda device: (device.memory_bytes or 0, device.name)):
-        question.progress(device.name)
+        report_step(f"trying {device.name}")
         place = ResolvedTarget(Target(device.name, gpus=question.workload.gpus), device)
         estimate = question.at(place, question.workload)
         memory_check = next(_checks(estimate, place, question.risk), None)

@@ -9,8 +9,10 @@ from leadline.app.estimate.queue_waits import add_waits, read_queues
 from leadline.app.machines.targets import ResolvedTarget, resolve_targets
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import Constraints, Recommendation, RiskWeights
-from leadline.core.units import duration_s
+from leadline.core.systems import Partition
+from leadline.core.units import HOUR_S, duration_s
 from leadline.core.workload import Workload
 from leadline.recommendation.feasibility import PlacementCandidate, check_place
 from leadline.recommendation.ranking import rank_candidates
@@ -50,7 +52,7 @@ def build_constraints(
     deadline: str | timedelta | None, budget: float | None, currency: str, risk: float, weights: RiskWeights
 ) -> Constraints:
     """Return the constraints of a request; ``InvalidInput`` if a value is out of range, or a time has no unit."""
-    if not 0 < risk < 1:
+    if not 0 < 1 - risk < 1:  # also one that rounds to 0
         raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
     if budget is not None and not budget >= 0:
         raise InvalidInput(f"--budget is {budget:g}, but it must be 0 or more")
@@ -92,3 +94,10 @@ def _candidates(places: Sequence[ResolvedTarget], tracer: Tracer, constraints: C
             )
         )
     return candidates
+
+
+def whole_node_request(place: Partition, nodes: int, elapsed_s: float) -> tuple[ResourceSpec, float | None]:
+    """Return the request that takes whole nodes, as one without limits does, and its cost; None if that is unknown."""
+    whole = ResourceSpec(nodes=nodes, cores_per_task=place.node.cores, gpus_per_node=place.node.gpus,
+                         memory_bytes_per_node=place.node.memory_bytes)  # fmt: skip
+    return whole, compute_charge(place.billing, whole, elapsed_s / HOUR_S, place.node) if place.billing else None

@@ -213,6 +213,7 @@ _DESCRIPTIONS: dict[EventKind, Callable[[EventDetails], str]] = {
     EventKind.DECISION: _describe_decision,
     EventKind.FAULT: _describe_fault,
     EventKind.CANCEL: lambda _: "cancelled by the user",
+    EventKind.APPROVE: lambda _: "the user allowed a prediction to restart it",
     EventKind.SETTLED: _describe_settled,
     EventKind.LEARNED: _describe_retraining,
 }

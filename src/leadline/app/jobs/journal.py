@@ -202,6 +202,25 @@ def cancel_jobs(names: Sequence[str]) -> tuple[Job, ...]:
         return tuple(active)
 
 
+def approve_jobs(names: Sequence[str]) -> tuple[Job, ...]:
+    """Let a prediction restart jobs or whole arrays, as ``--may-restart`` does; return those that had not ended.
+
+    Raises:
+        UnknownName: there is no such job; nothing was approved.
+        InvalidInput: the request of a job may not be changed, so it is never restarted with another.
+    """
+    with open_journal() as journal:
+        active = [job for job in _named(journal, names) if not job.closed]
+        for job in active:
+            if not job.policy.resizes:
+                raise InvalidInput(
+                    f"job {job.key} was submitted with --no-resize, so a prediction cannot restart it with another "
+                    "request: submit it again without"
+                )
+        journal.approve([job.key for job in active])
+        return tuple(active)
+
+
 def retraining_events() -> tuple[JournalEvent, ...]:
     """Return the last three retraining events, the oldest first."""
     if not journal_path().exists():

@@ -72,7 +72,7 @@ def build_policy(places: tuple[Place, ...], options: PlaneOptions) -> Policy:
         raise InvalidInput("--may-restart and --no-resize exclude each other: leave one out")
     if options.checkpoint_folder is not None and not options.resumes:
         raise InvalidInput("--checkpoint-folder needs --resumes")
-    if not 0 < options.risk < 1:
+    if not 0 < 1 - options.risk < 1:
         raise InvalidInput(f"--risk is {options.risk:g}, but it must be between 0 and 1, such as 0.05")
     policy = Policy(
         places,

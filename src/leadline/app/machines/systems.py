@@ -148,6 +148,8 @@ def _first_error_line(answer: CompletedProcess) -> str:
     return lines[0].partition("error: ")[2] or lines[0]
 
 
+KEPT = ".bak"
+"""End of the name of the file before the last probe."""
 MARK = "Written by leadline systems probe"
 _DIGEST = re.compile(r"^# digest: ([0-9a-f]{64})$", re.MULTILINE)
 
@@ -214,6 +216,25 @@ def probe_system(
         system, str(file), text, compare_systems(before, probed.system), machine, tuple(dict.fromkeys(notes)),
         str(kept) if kept and save else None,
     )  # fmt: skip
+
+
+def last_change(name: str, folder: Path) -> SystemChange | None:
+    """Return what the last probe of a system changed in ``folder``, the user's catalog; None if no probe changed it."""
+    for file in sorted((folder / SITES).glob("*.toml")):
+        kept = file.with_name(f"{file.name}{KEPT}")
+        if not kept.exists() or name.casefold() not in _described_systems(_read(file), ""):
+            continue
+        before, after = (_described(path, name) for path in (kept, file))
+        return compare_systems(before, after) if before and after else None
+    return None
+
+
+def _described(path: Path, name: str) -> System | None:
+    """Return the system of that name in a file; None if the file has none or is damaged."""
+    try:
+        return next((one for one in read_site(_read(path), str(path)) if one.name.casefold() == name.casefold()), None)
+    except InvalidInput:
+        return None
 
 
 def _catalog_name(name: str, catalog: Catalog) -> tuple[str, str]:
@@ -285,7 +306,7 @@ def _previous_system(file: Path, text: str, name: str) -> tuple[System | None, l
     old = _read(file)
     marked = _DIGEST.search(old)
     edited = marked is None or marked[1] != _digest(old[marked.end() + 1 :])
-    kept = file.with_name(f"{file.name}.bak")
+    kept = file.with_name(f"{file.name}{KEPT}")
     notes = []
     if edited:
         number = next(n for n in range(1, 10_000) if not file.with_name(f"{file.name}.edited-{n}").exists())

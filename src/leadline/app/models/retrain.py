@@ -107,6 +107,14 @@ def retrain(*, folder: Path | None = None, application: str | None = None) -> tu
     return tuple(results)
 
 
+def describe_drift(runs: Sequence[Run], quantity: str = "elapsed_s") -> str:
+    """Return a sentence on the drift of an application's predictions, newest run first; empty below two predictions."""
+    from leadline.uncertainty.drift import find_drift  # noqa: PLC0415 - the command line starts without it
+
+    finished = [outcome for run in reversed(runs) if (outcome := _finished(run, quantity))]
+    return find_drift([run.outcome for run in finished]).sentence(quantity) if len(finished) > 1 else ""
+
+
 def correct_estimate(
     estimate: Estimate, application: str, *, folder: Path | None = None
 ) -> tuple[Estimate, dict[str, str]]:

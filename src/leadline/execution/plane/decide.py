@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.plane import Action, Attempt, Decision, Situation
+from leadline.core.plane import NO_CONSENT, Action, Attempt, Decision, Situation
 from leadline.core.units import MINUTE_S, format_bytes, format_duration
 from leadline.execution.plane.budget import (
     Evidence,
@@ -38,7 +38,6 @@ FREED_S = 900.0
 """Seconds that shortening a limit must free."""
 CAREFUL = 0.02
 """Share of the accepted risk used when a running job's limit is shortened: the owner cannot raise it again."""
-NO_CONSENT = "--may-restart was not given, so it runs on"
 WINDOW = 2.0
 """A checkpoint is requested this many checkpoint durations before the limit."""
 

@@ -70,7 +70,7 @@ class JobCache:
         for job in jobs:
             cached = self.jobs.get(job.key)
             if cached is not None:
-                self._hold(replace(cached, cancelled=job.cancelled))
+                self._hold(replace(cached, cancelled=job.cancelled, policy=job.policy))
             elif not job.recorded:
                 self._hold(job)
         return jobs
@@ -86,7 +86,9 @@ class JobCache:
         changed: dict[str, Job] = {}
         for job in jobs:
             cached = self.jobs[job.key]
-            changed[job.key] = replace(job, attempts=cached.attempts, cancelled=cached.cancelled or job.cancelled)
+            # What the user decided meanwhile stays.
+            cancelled = cached.cancelled or job.cancelled
+            changed[job.key] = replace(job, attempts=cached.attempts, cancelled=cancelled, policy=cached.policy)
         for attempt in attempts:
             # The same write may have changed the job itself.
             job = changed.get(attempt.job) or self.jobs[attempt.job]

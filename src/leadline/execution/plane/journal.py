@@ -171,6 +171,13 @@ class PlaneJournal(SqliteFile):
                 connection.execute("UPDATE job SET cancelled = 1 WHERE key = ?", (key,))
             self._insert_events(connection, [NewEvent(EventKind.CANCEL, key) for key in keys])
 
+    def approve(self, keys: Collection[str]) -> None:
+        """Store that a prediction may restart these jobs, as ``may_restart`` in their policy."""
+        query = "UPDATE job SET document = json_set(document, '$.policy.may_restart', json('true')) WHERE key = ?"
+        with self.transaction() as connection:
+            connection.executemany(query, [(key,) for key in keys])
+            self._insert_events(connection, [NewEvent(EventKind.APPROVE, key) for key in keys])
+
     def open_jobs(self) -> tuple[Job, ...]:
         """Return the jobs that still need work, in the order of submission."""
         return self._jobs("WHERE recorded = 0", ())
@@ -259,8 +266,8 @@ class PlaneJournal(SqliteFile):
         newest = self.last_event()
         if newest <= since:
             return newest, ()
-        query = "SELECT DISTINCT job FROM event WHERE number > ? AND number <= ? AND kind IN (?, ?)"
-        rows = self.read(query, since, newest, EventKind.HANDED_OVER, EventKind.CANCEL)
+        query = "SELECT DISTINCT job FROM event WHERE number > ? AND number <= ? AND kind IN (?, ?, ?)"
+        rows = self.read(query, since, newest, EventKind.HANDED_OVER, EventKind.CANCEL, EventKind.APPROVE)
         return newest, tuple(job for (job,) in rows)
 
     def events(

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 from leadline.core.errors import SchedulerUnreachable
 from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
-from leadline.core.plane import Action, Attempt, EventKind, Job
+from leadline.core.plane import NO_CONSENT, Action, Attempt, EventKind, Job
 from leadline.core.units import MINUTE_S
 from leadline.execution.clock import Clock, iso_utc
-from leadline.execution.plane.decide import NO_CONSENT
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, NewEvent, attempt_event
 from leadline.execution.plane.poll_interval import PollIntervals, PollSchedule

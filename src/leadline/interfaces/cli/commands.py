@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "logs": "print or follow the output of a job",
         "explain": "show the event log of a job: every decision with its evidence",
         "cancel": "cancel jobs",
+        "approve": "let a prediction restart running jobs with a larger request",
         "plane": "run the process that manages jobs: watch, resize, move, resubmit",
         "history": "list past runs with their predictions",
         "train": "train a model on measured runs",
@@ -37,6 +38,12 @@ GROUPS: dict[str, dict[str, str]] = {
         "calibrate": "measure this machine's device for better estimates",
         "measure": "time steps of many models on this device",
         "adapt": "adapt estimates to a few measured steps of your device",
+    },
+    "Other ways in": {
+        "chat": "ask in your own words",
+        "web": "serve the web page and the REST API",
+        "export": "write an answer as a table, a report, or a workflow tool's request",
+        "mcp": "serve the tools to assistants that speak the Model Context Protocol",
     },
     "See for yourself": {
         "demo": "try everything on three real jobs, in minutes",

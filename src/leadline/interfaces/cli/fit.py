@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from leadline.app.background import hear_steps
 from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.estimate.fit import fit as fit_verb
@@ -51,11 +52,10 @@ def fit(
         raise InvalidInput("no target given: name a device or a system with --on")
     if plot is not None and plot.suffix.lower() not in FORMATS:
         raise InvalidInput(f"--plot is {plot}, but it must end in {' or '.join(FORMATS)}")
-    with status(f"estimating {work.name}", quiet=json) as update:
+    with status(f"estimating {work.name}", quiet=json) as update, hear_steps(update):
         answers = fit_verb(
-            work, toolbox(), on=on, risk=risk, changes=not no_changes, picture=timeline or plot is not None,
-            progress=lambda variant: update(f"trying {variant}"),
-        )  # fmt: skip
+            work, toolbox(), on=on, risk=risk, changes=not no_changes, picture=timeline or plot is not None
+        )
     if json:
         print_json(fit_document(answers))
     else:

@@ -15,7 +15,7 @@ from leadline.core.documents import to_document, to_json
 from leadline.core.estimate import Estimate
 from leadline.core.runs import Value
 from leadline.core.units import format_duration
-from leadline.interfaces.tables import table_lines
+from leadline.interfaces.tables import format_currency, table_lines
 
 Noun = TypeVar("Noun")
 
@@ -123,11 +123,7 @@ def status(text: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]
 
 def format_cost(estimate: Estimate) -> str:
     """Return an estimate's cost with its currency."""
-    if estimate.cost is None:
-        return "unknown"
-    if estimate.currency == "USD":
-        return f"${estimate.cost.point:.4g}"
-    return f"{estimate.cost.point:.3g} {estimate.currency or ''}".rstrip()
+    return "unknown" if estimate.cost is None else format_currency(estimate.cost.point, estimate.currency)
 
 
 def format_value(value: Value | None) -> str:

@@ -100,7 +100,7 @@ def estimate(
 
 def fit(
     subject: Subject, *, on: str | Sequence[str], risk: float = DEFAULT_RISK, changes: bool = True,
-    **options: Unpack[WorkloadKeywords],
+    timeline: bool = False, **options: Unpack[WorkloadKeywords],
 ) -> FitReports:  # fmt: skip
     """Predict whether a workload fits into memory, and what would make it fit.
 
@@ -109,6 +109,7 @@ def fit(
         on: Systems, ``SYSTEM:PARTITION``, devices or ``local``.
         risk: Accepted probability of running out of memory, between 0 and 1.
         changes: Whether to look for changes that make it fit, and for the largest batch.
+        timeline: Whether to include the memory of a GPU over one step.
         **options: Options of the workload.
 
     Raises:
@@ -117,7 +118,7 @@ def fit(
     from leadline.app.estimate.fit import fit as fit_workload  # noqa: PLC0415 - each verb loads when it is called
 
     workload = read_workload(_words(subject), WorkloadOptions(**options))
-    reports = fit_workload(workload, toolbox(), on=_places(on), risk=risk, changes=changes)
+    reports = fit_workload(workload, toolbox(), on=_places(on), risk=risk, changes=changes, picture=timeline)
     return FitReports(workload.name, tuple(reports))
 
 

@@ -5,7 +5,7 @@ from datetime import date
 import pytest
 import slurm_outputs as outputs
 
-from leadline.app.machines.systems import COMMAND_S, probe_system
+from leadline.app.machines.systems import COMMAND_S, last_change, probe_system
 from leadline.app.machines.targets import resolve_targets
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
@@ -106,6 +106,8 @@ def test_a_second_probe_reports_changes_and_keeps_the_previous_file(probe, tmp_p
     ) == ("limit", "batch", "max_walltime_s", 172800.0, 43200.0)  # fmt: skip
     kept = tmp_path / "sites" / "reef.toml.bak"
     assert (str(kept), first) == (found.kept, kept.read_text())
+    assert last_change("Reef", tmp_path).changes == found.change.changes
+    assert last_change("Pitzer", tmp_path) is None
 
 
 def test_a_probe_that_finds_nothing_new_keeps_no_copy(probe, tmp_path):

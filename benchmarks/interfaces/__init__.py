@@ -1,0 +1,1 @@
+"""Measure the interfaces: the chat's understanding, the page under load, the weight of its first paint."""

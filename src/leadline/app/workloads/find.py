@@ -1,0 +1,73 @@
+"""Find the workload that a person names: a file, a script, a model in the Hugging Face cache, or a trained one."""
+
+import os
+import re
+from pathlib import Path
+
+from leadline.app import settings
+from leadline.app.workloads.read import MODEL_SUFFIXES
+from leadline.core.documents import split_command
+from leadline.core.errors import InvalidInput, excerpt
+from leadline.files.read import exists, is_file
+
+_HUB_NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
+"""Owner and name of a model of the Hugging Face hub."""
+
+
+def find_subject(name: str, folder: Path, *, scripts: bool = False) -> tuple[str, ...]:
+    """Return the words that ``read_workload`` takes for a name.
+
+    The name is a file in ``folder`` or an uploaded one, a model that transformers or huggingface_hub has put into its
+    cache (``mistralai/Mistral-7B-v0.1``), or a model in the user's data folder. With ``scripts`` it may also be a
+    Python script of that folder or a command with one, which is traced in the sandbox.
+
+    Raises:
+        InvalidInput: there is no such thing, it lies outside the folder, or scripts are not allowed.
+    """
+    words = split_command(name.strip() or "''", label="workload")
+    script = next((word for word in words if word.endswith(".py")), None)
+    if script is not None:
+        if not scripts:
+            raise InvalidInput(
+                f"workload is {excerpt(name)!r}, but estimating a script runs it in a sandbox, which is not allowed "
+                f"here: type leadline estimate -- python {excerpt(script)}"
+            )
+        _inside(script, folder)
+        return ("python", script) if len(words) == 1 else tuple(words)
+    if len(words) == 1 and exists(trained := settings.data_dir() / "models" / f"{Path(words[0]).name}.npz"):
+        return (str(trained),)
+    if cached := _cached_config(name.strip()):
+        return (str(cached),)
+    file = _inside(name.strip(), folder)
+    if not is_file(file) and is_file(file / "config.json"):
+        file /= "config.json"
+    if not is_file(file):
+        raise InvalidInput(
+            f"workload is {excerpt(name)!r}, which is no file in {folder}, no model in the Hugging Face cache of this "
+            f"machine and no trained model: name a file ({', '.join(f'*{suffix}' for suffix in MODEL_SUFFIXES)}), or "
+            "download the model's config.json first"
+        )
+    return (str(file),)
+
+
+def _inside(name: str, folder: Path) -> Path:
+    """Return a path in ``folder`` or among the uploads; ``InvalidInput`` if it leads out of them, also by a link."""
+    try:
+        path = (folder / name).resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or links in a circle
+        raise InvalidInput(f"workload is {excerpt(name)!r}, which is no path: {error}") from error
+    if not any(path.is_relative_to(allowed.resolve()) for allowed in (folder, settings.uploads_dir())):
+        raise InvalidInput(f"workload is {excerpt(name)!r}, which lies outside {folder}: copy it into that folder")
+    return path
+
+
+def _cached_config(name: str) -> Path | None:
+    """Return the ``config.json`` of a model in the Hugging Face cache, of the revision that was used last."""
+    if not _HUB_NAME.fullmatch(name) or ".." in name:
+        return None
+    home = Path(
+        os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    )
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    found = list(hub.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"))
+    return max(found, key=lambda config: config.stat().st_mtime, default=None)

@@ -1,0 +1,1 @@
+"""A chat that answers from the tools, with a language model or without one."""

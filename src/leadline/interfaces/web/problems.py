@@ -1,0 +1,49 @@
+"""Errors as problem documents (RFC 9457)."""
+
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from leadline.core.errors import JobFailed, LeadlineError, SchedulerUnreachable, UnknownName
+
+MEDIA_TYPE = "application/problem+json"
+PROBLEM_SCHEMA = {
+    "type": "object",
+    "properties": {"title": {"type": "string"}, "status": {"type": "integer"}, "detail": {"type": "string"}},
+    "required": ["title", "status", "detail"],
+}
+
+FAULT = "a fault of Leadline's own; the server's log has the details"
+
+
+def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """Return a problem document."""
+    content = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    return JSONResponse(content, status, headers, MEDIA_TYPE)
+
+
+def status_of(error: LeadlineError) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(error, UnknownName):
+        return HTTPStatus.NOT_FOUND
+    if isinstance(error, SchedulerUnreachable):
+        return HTTPStatus.SERVICE_UNAVAILABLE
+    return HTTPStatus.CONFLICT if isinstance(error, JobFailed) else HTTPStatus.UNPROCESSABLE_ENTITY
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Answer every error with a problem document; that of a bug is general, and the server logs the bug itself."""
+
+    @app.exception_handler(LeadlineError)
+    def of_leadline(_: Request, error: LeadlineError) -> Response:
+        return problem(status_of(error), str(error))
+
+    @app.exception_handler(HTTPException)
+    def of_http(_: Request, error: HTTPException) -> Response:
+        return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    def of_a_bug(_: Request, __: Exception) -> Response:
+        return problem(HTTPStatus.INTERNAL_SERVER_ERROR, FAULT)
