@@ -127,7 +127,7 @@ def test_two_hundred_readers_hear_of_a_change_and_leave_nothing_behind(web_folde
                 await asyncio.sleep(0.1)
             await asyncio.sleep(0.5)
             gc.collect()
-            counts.append((len(asyncio.all_tasks()), sum(isinstance(each, asyncio.Event) for each in gc.get_objects())))
+            counts.append((len(asyncio.all_tasks()), sum(type(each) is asyncio.Event for each in gc.get_objects())))
         server.should_exit = True
         await serving
         return counts
