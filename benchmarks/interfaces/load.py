@@ -27,9 +27,9 @@ from leadline.history.sqlite import SqliteHistory
 READERS, JOBS, RUNS = 200, 10_000, 100_000
 PAGES = ("jobs", "jobs/table", "history", "systems", "", "models", "campaigns")
 THINKS_S = (4.0, 12.0)
-"""A reader looks at a page for so long."""
+"""How long a reader looks at a page: thirty times less than the two to six minutes of an ordinary reader."""
 LASTS_S = 120.0
-"""Each page of each reader is asked for as often as in this time; an hour is thirty times as long."""
+"""An hour of ordinary readers, thirty times as fast."""
 LATEST_MS = 300.0
 GROWTH_PERCENT = 10.0
 """Growth of memory between the two halves of the load that still counts as flat."""
