@@ -16,6 +16,7 @@ from leadline.training.model_card import SCALES, describe_refit, describe_traini
 
 Document = Mapping[str, Any]
 UNKNOWN = "unknown"
+QUANTITIES = {"elapsed_s": "time", "host_memory_bytes": "host memory", "gpu_memory_bytes": "GPU memory"}
 LONGEST = 300
 """Longest shown name or reason of a job."""
 
@@ -161,6 +162,11 @@ def parameter(setting: object) -> str:
     return f"{setting:.4g}" if isinstance(setting, float) else plain(str(setting))
 
 
+def quantity(name: str) -> str:
+    """Return the name of a predicted quantity, such as ``elapsed_s``, in words."""
+    return QUANTITIES.get(name, name)
+
+
 def scale(name: str) -> str:
     """Return the name of a scale of runs."""
     return SCALES.get(name, name)
@@ -171,5 +177,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "known": known, "rate": rate, "cost": cost, "cost_range": cost_range, "device": device, "request": request,
     "price": price, "limits": limits, "spent": spent, "clock": clock, "plain": plain, "heading": heading,
     "sentence": sentence, "value": value, "amount": amount, "parameter": parameter, "scale": scale,
+    "quantity": quantity,
     "probability": format_probability, "refit": describe_refit, "training_data": describe_training_data,
 }  # fmt: skip

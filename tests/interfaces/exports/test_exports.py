@@ -345,6 +345,18 @@ def test_a_report_is_one_file_without_links_and_escapes_names(folder, capsys):
     assert "T4" in html
 
 
+def test_a_report_of_a_recommendation_has_every_range_and_why(folder, capsys):
+    pytest.importorskip("jinja2")
+    assert main(["export", "report", "--to", "r.html", "--", *RECOMMEND, "--on", "Pitzer:gpu-quad"]) == 0
+    html = (folder / "r.html").read_text()
+    headings = re.findall(r'<th scope="col"[^>]*>([^<]+)', html)
+    assert headings == ["Place", "Device", "Time", "GPU memory", "Host memory", "Cost", "Request", "Why"]
+    cells = re.findall(r"<td.*?</td>", re.findall(r"<tr><th scope=.row.*?</tr>", html, re.DOTALL)[0], re.DOTALL)
+    assert all("–" in cell for cell in cells[1:4])
+    assert cells[-1].count(".") >= 1
+    assert html.count('<div class="scroll"') == 2, "a phone shows plot and table whole"
+
+
 def test_an_ondemand_app_is_a_new_folder(folder, capsys):
     assert main(["export", "ondemand", "--to", "app", "--cluster", "ascend"]) == 0
     assert 'cluster: "ascend"' in (folder / "app" / "form.yml.erb").read_text()

@@ -33,6 +33,7 @@ from leadline.interfaces.web.plot_series import (
     front_points,
     learning_curve,
     measured_points,
+    median_shares,
     memory_series,
     predicted_ends,
 )
@@ -94,7 +95,11 @@ class Pages:
         try:
             return self.show(template, request, **await values)
         except LeadlineError as error:
-            return self.show("problem.html", request, status_of(error), error=str(error))
+            return self.problem(request, status_of(error), str(error))
+
+    def problem(self, request: Request, status: int, detail: str) -> HTMLResponse:
+        """Return a page about an error."""
+        return self.show("problem.html", request, status, error=detail)
 
     async def part(self, template: str, request: Request, values: Awaitable[Document]) -> HTMLResponse:
         """Return a part of a page, with the error in it if its tool refused."""
@@ -310,14 +315,14 @@ async def _campaigns(pages: Pages) -> Document:
 async def _history(pages: Pages, request: Request) -> Document:
     limit = _limit(request, usual=100)
     runs = (await pages.ask("history", {"limit": limit}))["runs"]
-    return {"runs": runs, "more": len(runs) == limit < MOST_ROWS, "most": MOST_ROWS}
+    return {"runs": runs, "more": len(runs) == limit < MOST_ROWS, "most": MOST_ROWS, "shares": median_shares(runs)}
 
 
 async def _jobs(pages: Pages, request: Request) -> Document:
     limit = _limit(request, usual=50)
     arguments = {"limit": limit, **({"all": True} if request.query_params.get("all") else {})}
     jobs = (await pages.ask("jobs", arguments))["jobs"]
-    return {"jobs": jobs, "more": len(jobs) == limit}
+    return {"jobs": jobs, "more": len(jobs) == limit, "shows_ended": "all" in arguments}
 
 
 async def _job(pages: Pages, request: Request, key: str) -> Document:
@@ -361,6 +366,8 @@ def _models() -> Document:
     values = []
     for file, card, why_not in models:
         own_runs = [run for run in runs if card and application_name(run) == card.application]
-        values.append({"name": file.stem, "card": card, "why_not": why_not, "points": measured_points(own_runs),
-                       "drift": describe_drift(own_runs)})  # fmt: skip
+        quantities = [target.target for target in card.targets] if card else []
+        compared = [(quantity, measured_points(own_runs, quantity), describe_drift(own_runs, quantity))
+                    for quantity in quantities]  # fmt: skip
+        values.append({"name": file.stem, "card": card, "why_not": why_not, "compared": compared})
     return {"models": values}
