@@ -10,7 +10,7 @@ from leadline.campaigns.budgets import format_amount
 from leadline.core.campaigns import BudgetUnit
 from leadline.core.fit import format_probability
 from leadline.core.systems import Billing
-from leadline.core.units import format_bytes, format_clock, format_count, format_duration
+from leadline.core.units import format_bytes, format_clock, format_count, format_duration, pluralize
 from leadline.interfaces.tables import format_currency, format_device
 from leadline.training.model_card import SCALES, describe_refit, describe_training_data
 
@@ -177,6 +177,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "known": known, "rate": rate, "cost": cost, "cost_range": cost_range, "device": device, "request": request,
     "price": price, "limits": limits, "spent": spent, "clock": clock, "plain": plain, "heading": heading,
     "sentence": sentence, "value": value, "amount": amount, "parameter": parameter, "scale": scale,
-    "quantity": quantity,
+    "quantity": quantity, "pluralize": pluralize,
     "probability": format_probability, "refit": describe_refit, "training_data": describe_training_data,
 }  # fmt: skip

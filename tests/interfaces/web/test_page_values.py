@@ -106,6 +106,24 @@ def test_a_job_that_lacks_consent_names_the_command(client, jobs):
     assert "leadline approve" not in client.get(f"/jobs/{jobs[1]}").text
 
 
+@pytest.mark.parametrize(
+    ("field", "written", "says"),
+    [("batch", "-3", "Batch is &#39;-3&#39;: write a whole number above 0."),
+     ("gpus", "1.5", "Gpus is &#39;1.5&#39;: write a whole number above 0."),
+     ("epochs", "0", "Epochs is &#39;0&#39;: write a number above 0."),
+     ("budget", "-1", "Budget is &#39;-1&#39;: write a number above 0.")],
+)  # fmt: skip
+def test_a_field_that_cannot_be_used_is_named_with_its_fix(client, field, written, says):
+    assert says in client.get("/estimate", params={"workload": "config.json", field: written}).text
+
+
+def test_a_step_that_fits_nowhere_shows_why_at_once(client):
+    question = {"workload": "config.json", "steps": 10, "batch": 100_000, "precision": "fp16", "on": "Pitzer:gpu"}
+    html = client.get("/estimate", params=question).text
+    assert "<details open><summary>1 partition left out, and why</summary>" in html
+    assert re.search(r'<p class="notice">A step that fits into .* would make Pitzer:gpu fit\.</p>', html)
+
+
 def test_the_front_names_its_currency(client):
     question = {"workload": "config.json", "steps": 1000, "batch": 8, "precision": "fp16", "on": "Pitzer"}
     assert 'data-plot="front" data-currency="USD"' in client.get("/estimate", params=question).text

@@ -51,7 +51,8 @@ MOST_ROWS = 1000
 """Jobs or runs on one page."""
 LOG_LINES = 200
 """Last lines of a job's output on its page."""
-NUMBERS = ("batch", "gpus", "samples", "steps", "seq", "epochs", "budget")
+COUNTS = ("batch", "gpus", "samples", "steps", "seq")
+NUMBERS = (*COUNTS, "epochs", "budget")
 TEXTS = ("workload", "phase", "precision", "currency")
 LIMITS = ("deadline_s", "budget", "currency")
 """Arguments of a recommendation that memory does not depend on."""
@@ -217,7 +218,7 @@ def form_arguments(query: Mapping[str, str]) -> Document:
     """Return the arguments of a form that were filled in.
 
     Raises:
-        InvalidInput: one is not a number or not a time.
+        InvalidInput: one is not a number above 0 or not a time.
     """
     arguments: Document = {name: query[name].strip() for name in TEXTS if query.get(name, "").strip()}
     for name in NUMBERS:
@@ -235,8 +236,8 @@ def _number(name: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise InvalidInput(f"{name} is {text[:40]!r}: write a number")
+    if not (math.isfinite(value) and value > 0) or (name in COUNTS and not value.is_integer()):
+        raise InvalidInput(f"{name} is {text[:40]!r}: write a {'whole ' * (name in COUNTS)}number above 0")
     return int(value) if value.is_integer() else value
 
 
