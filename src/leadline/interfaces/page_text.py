@@ -10,12 +10,13 @@ from leadline.campaigns.budgets import format_amount
 from leadline.core.campaigns import BudgetUnit
 from leadline.core.fit import format_probability
 from leadline.core.systems import Billing
-from leadline.core.units import format_bytes, format_clock, format_count, format_duration
+from leadline.core.units import format_bytes, format_clock, format_count, format_duration, pluralize
 from leadline.interfaces.tables import format_currency, format_device
 from leadline.training.model_card import SCALES, describe_refit, describe_training_data
 
 Document = Mapping[str, Any]
 UNKNOWN = "unknown"
+QUANTITIES = {"elapsed_s": "time", "host_memory_bytes": "host memory", "gpu_memory_bytes": "GPU memory"}
 LONGEST = 300
 """Longest shown name or reason of a job."""
 
@@ -161,6 +162,11 @@ def parameter(setting: object) -> str:
     return f"{setting:.4g}" if isinstance(setting, float) else plain(str(setting))
 
 
+def quantity(name: str) -> str:
+    """Return the name of a predicted quantity, such as ``elapsed_s``, in words."""
+    return QUANTITIES.get(name, name)
+
+
 def scale(name: str) -> str:
     """Return the name of a scale of runs."""
     return SCALES.get(name, name)
@@ -171,5 +177,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "known": known, "rate": rate, "cost": cost, "cost_range": cost_range, "device": device, "request": request,
     "price": price, "limits": limits, "spent": spent, "clock": clock, "plain": plain, "heading": heading,
     "sentence": sentence, "value": value, "amount": amount, "parameter": parameter, "scale": scale,
+    "quantity": quantity, "pluralize": pluralize,
     "probability": format_probability, "refit": describe_refit, "training_data": describe_training_data,
 }  # fmt: skip

@@ -149,7 +149,9 @@ def test_a_snippet_follows_the_rules_of_the_site(form, rules, has, lacks):
 )  # fmt: skip
 def test_gpus_are_asked_as_the_site_wants(gpu_option, gres, total):
     asked = request(rules=SubmitRules(gpu_option=gpu_option))
-    assert f"gres={gres!r}," in snippets.snakemake(asked)
+    # Snakemake's plugin accepts no hyphen in a gres.
+    rule_has = f"gres={gres!r}," if "-" not in gres else f"slurm_extra='--gpus-per-node={gres.removeprefix('gpu:')}'"
+    assert rule_has in snippets.snakemake(asked)
     assert total in snippets.nextflow(asked)
     name, _, value = total.lstrip("-").partition("=")
     assert f"{name.replace('-', '_')!r}: {value!r}" in snippets.submitit(asked)
@@ -183,6 +185,19 @@ def test_snakemake_gets_a_rule_whose_parts_are_python():
     assert tuple(shlex.split(shell.format())) == ODD_COMMAND
 
 
+@pytest.mark.parametrize(
+    ("gpus", "tasks", "has"),
+    [(2, 1, ["tasks_per_gpu=-1"]), (2, 2, ["tasks_per_gpu=-1", "slurm_extra='--ntasks-per-node=2'"]),
+     (0, 2, ["tasks=4"])],
+)  # fmt: skip
+def test_snakemake_asks_for_as_many_tasks_as_were_recommended(gpus, tasks, has):
+    # The plugin takes "tasks" beside a gres as tasks on every GPU.
+    text = snippets.snakemake(replace(request(gpus=gpus), tasks_per_node=tasks))
+    assert all(f"        {words},\n" in text for words in has)
+    assert ("tasks=" in text.replace("slurm_extra", "")) == (not gpus)
+    assert "--jobs 1" in text, "no job starts on a cluster without a number of jobs"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("snakemake") is None, reason="needs snakemake")
 def test_snakemake_takes_the_rule(folder):
@@ -203,20 +218,20 @@ class Executor:
         self.asked.append(parameters)
 
     def submit(self, command):
-        return Job(Executor.states[len(self.asked) - 1], command)
+        return SubmittedJob(Executor.states[len(self.asked) - 1], command)
 
 
 class UncompletedJobError(Exception):
     pass
 
 
-class Job:
+class SubmittedJob:
     def __init__(self, state, command):
-        self.state, self.command = state, command
+        (self.state, _, self.says), self.command = state.partition(": "), command
 
     def result(self):
         if self.state != "COMPLETED":
-            raise UncompletedJobError(self.state)
+            raise UncompletedJobError(self.says or self.state)
         return self.command
 
 
@@ -225,6 +240,7 @@ class Job:
     [
         (["COMPLETED"], 1, False), (["OUT_OF_MEMORY", "TIMEOUT", "COMPLETED"], 3, False), (["FAILED"], 1, True),
         (["OUT_OF_MEMORY"] * 4, 4, True),
+        (["FAILED: Job not requeued because: timed-out and not checkpointable.", "COMPLETED"], 2, False),
     ],
 )  # fmt: skip
 def test_submitit_tries_again_after_a_limit_and_raises_in_the_end(monkeypatch, capsys, states, attempts, raises):
@@ -285,6 +301,7 @@ def test_skypilot_gets_a_task_of_yaml():
     task = yaml.safe_load(snippets.skypilot(request()))
     assert tuple(shlex.split(task["run"])) == ODD_COMMAND
     assert task["num_nodes"] == 2
+    assert task["workdir"] == ".", "the command's own files would be missing on the cloud"
     assert task["resources"] == {
         "accelerators": "A100-80GB:2", "memory": "3+", "cpus": "8+", "autostop": {"idle_minutes": 5, "down": True},
     }  # fmt: skip
@@ -328,6 +345,18 @@ def test_a_report_is_one_file_without_links_and_escapes_names(folder, capsys):
     assert "T4" in html
 
 
+def test_a_report_of_a_recommendation_has_every_range_and_why(folder, capsys):
+    pytest.importorskip("jinja2")
+    assert main(["export", "report", "--to", "r.html", "--", *RECOMMEND, "--on", "Pitzer:gpu-quad"]) == 0
+    html = (folder / "r.html").read_text()
+    headings = re.findall(r'<th scope="col"[^>]*>([^<]+)', html)
+    assert headings == ["Place", "Device", "Time", "GPU memory", "Host memory", "Cost", "Request", "Why"]
+    cells = re.findall(r"<td.*?</td>", re.findall(r"<tr><th scope=.row.*?</tr>", html, re.DOTALL)[0], re.DOTALL)
+    assert all("–" in cell for cell in cells[1:4])
+    assert cells[-1].count(".") >= 1
+    assert html.count('<div class="scroll"') == 2, "a phone shows plot and table whole"
+
+
 def test_an_ondemand_app_is_a_new_folder(folder, capsys):
     assert main(["export", "ondemand", "--to", "app", "--cluster", "ascend"]) == 0
     assert 'cluster: "ascend"' in (folder / "app" / "form.yml.erb").read_text()
@@ -353,7 +382,10 @@ def test_an_ondemand_app_quotes_its_names_for_yaml_and_shell(tmp_path):
             assert set(read["form"]) == {"bc_num_hours", "bc_account", "folder", "allow_submit"}
         if file.name.endswith(".sh.erb"):
             assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+        if file.name == "after.sh.erb":
+            assert 'wait_until_port_used "$host:$port"' in text
         if file.name == "script.sh.erb":
+            assert '--root-path "/node/$host/$port"' in text
             command = text[text.index("exec leadline") :].replace("\\\n", "")
             words = shlex.split(command.replace("$port", "1").replace("$token_file", "t"))
             assert words[words.index("--allow-host") + 1] == ODD_NAME

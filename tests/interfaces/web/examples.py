@@ -65,8 +65,9 @@ def add_jobs(number=1):
             clock.at_s = began_s + step * 400.0
             spread_s = 1.5 * HOUR_S / (step + 1)
             journal.write(events=[_progress(runs, step), _decision(runs, 3 * HOUR_S, spread_s)])
-        why = f"it will probably need more than its limit, but {NO_CONSENT}"
-        journal.write(events=[NewEvent(EventKind.DECISION, runs.job, runs.key, {"action": "keep", "why": why})])
+        # The last decision has a prediction, too, as the plane writes it.
+        why = f"it will probably need more memory than its limit, but {NO_CONSENT}"
+        journal.write(events=[_decision(runs, 3 * HOUR_S, spread_s, why)])
     return [job.key for job in jobs]
 
 
@@ -86,8 +87,8 @@ def _progress(attempt, number):
     return NewEvent(EventKind.PROGRESS, attempt.job, attempt.key, said)
 
 
-def _decision(attempt, total_s, spread_s):
-    said = {"action": "keep", "why": "it will probably end within its limit", "total_s": total_s,
+def _decision(attempt, total_s, spread_s, why="it will probably end within its limit"):
+    said = {"action": "keep", "why": why, "total_s": total_s,
             "total_low_s": total_s - spread_s / 2, "total_high_s": total_s + spread_s}  # fmt: skip
     return NewEvent(EventKind.DECISION, attempt.job, attempt.key, said)
 

@@ -47,7 +47,7 @@ def test_a_tool_answers_with_its_document(client, name, arguments):
         ("submit", {"command": ["true"]}, 403, "--allow-submit"),
         ("cancel", {"jobs": ["x"]}, 403, "--allow-submit"),
         ("tasks/cancel", {"jobs": ["x"]}, 403, "--allow-submit"),
-        ("nothing", {}, 404, "Not Found"),
+        ("nothing", {}, 404, "unknown address"),
     ],
 )
 def test_what_cannot_be_done_is_a_problem_document(client, path, body, status, words):

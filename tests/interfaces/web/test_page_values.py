@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from leadline.execution.clock import iso_utc
 from leadline.interfaces import web
-from leadline.interfaces.page_text import limits, money
+from leadline.interfaces.page_text import clock, limits, money
 from leadline.interfaces.web.plot_series import learning_curve
 from tests.interfaces.web import examples
 
@@ -55,8 +56,37 @@ def test_the_first_option_stands_beside_a_request_without_limits(client):
 def test_every_prediction_of_a_running_job_is_in_the_plot_of_its_end(client, jobs):
     ends = series(client.get(f"/jobs/{jobs[0]}").text, "ends")
     widths = [high - low for low, high in zip(ends["low"], ends["high"], strict=True)]
-    assert len(widths) == examples.DECISIONS
+    assert len(widths) == examples.DECISIONS + 1
     assert widths == sorted(widths, reverse=True)
+
+
+def test_the_end_of_a_job_is_expected_as_its_plot_ends(client, jobs):
+    html = client.get(f"/jobs/{jobs[0]}").text
+    low, high = (clock(iso_utc(series(html, "ends")[bound][-1])) for bound in ("low", "high"))
+    assert f"between {low} and {high} with" in html
+
+
+def test_what_a_running_job_does_not_tell_is_said_with_the_next_step(client):
+    waits = client.get(f"/jobs/{examples.add_jobs(90)[1]}").text
+    assert "known once it runs" in waits
+    assert "leadline.progress.report" not in waits
+
+
+def test_jobs_that_have_ended_are_not_called_none(client, own_folders, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert "Tick the box above to see those that have ended" in client.get("/jobs").text
+    assert "Tick the box" not in client.get("/jobs/table", params={"all": 1}).text
+
+
+def test_an_unknown_address_gets_a_page_in_a_browser_and_a_problem_document_elsewhere(client):
+    page = client.get("/nowhere/at/all", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert page.status_code == 404
+    assert "Unknown address &#39;/nowhere/at/all&#39;." in page.text
+    assert "<nav" in page.text
+    for headers in ({}, {"Accept": "text/html, */*", "HX-Request": "true"}):
+        answer = client.get("/nowhere", headers=headers)
+        assert answer.json()["detail"] == "unknown address '/nowhere'"
+        assert answer.headers["Content-Type"] == "application/problem+json"
 
 
 def test_the_memory_of_a_job_is_shown_against_the_limit_of_its_newest_attempt(client, jobs):
@@ -76,6 +106,29 @@ def test_a_job_that_lacks_consent_names_the_command(client, jobs):
     assert "leadline approve" not in client.get(f"/jobs/{jobs[1]}").text
 
 
+@pytest.mark.parametrize(
+    ("field", "written", "says"),
+    [("batch", "-3", "Batch is &#39;-3&#39;: write a whole number above 0."),
+     ("gpus", "1.5", "Gpus is &#39;1.5&#39;: write a whole number above 0."),
+     ("epochs", "0", "Epochs is &#39;0&#39;: write a number above 0."),
+     ("budget", "-1", "Budget is &#39;-1&#39;: write a number above 0.")],
+)  # fmt: skip
+def test_a_field_that_cannot_be_used_is_named_with_its_fix(client, field, written, says):
+    assert says in client.get("/estimate", params={"workload": "config.json", field: written}).text
+
+
+def test_a_step_that_fits_nowhere_shows_why_at_once(client):
+    question = {"workload": "config.json", "steps": 10, "batch": 100_000, "precision": "fp16", "on": "Pitzer:gpu"}
+    html = client.get("/estimate", params=question).text
+    assert "<details open><summary>1 partition left out, and why</summary>" in html
+    assert re.search(r'<p class="notice">A step that fits into .* would make Pitzer:gpu fit\.</p>', html)
+
+
+def test_the_front_names_its_currency(client):
+    question = {"workload": "config.json", "steps": 1000, "batch": 8, "precision": "fp16", "on": "Pitzer"}
+    assert 'data-plot="front" data-currency="USD"' in client.get("/estimate", params=question).text
+
+
 def test_what_is_unknown_gets_a_page_that_says_so(client):
     answer = client.get("/jobs/<b>none<b>")
     assert answer.status_code == 404
@@ -89,6 +142,7 @@ def test_the_history_compares_the_request_with_the_use(client):
     assert "4h 00m" in html
     assert "16.0 GiB" in html
     assert 'aria-label="time used of that asked"' in html
+    assert "In the median, completed runs used 27 % of the time and 30 % of the memory that they asked for." in html
 
 
 def test_a_model_shows_its_coverage_as_a_percentage_and_its_newest_predictions(client):
@@ -97,8 +151,12 @@ def test_a_model_shows_its_coverage_as_a_percentage_and_its_newest_predictions(c
     (errors, *_) = card.targets[0].errors.values()
     html = client.get("/models").text
     assert f'class="number">{errors.coverage:.0f} %</td>' in html
-    assert series(html, "measured")["within"] == 1.0
-    assert "o drift of elapsed_s over 12 runs" in html
+    shown = [json.loads(unescape(text)) for text in re.findall(r"data-plot=\"measured\" data-series='([^']*)'", html)]
+    assert [points["quantity"] for points in shown] == ["elapsed_s", "host_memory_bytes"]
+    assert shown[0]["within"] == 1.0
+    assert shown[1]["within"] < 1.0
+    assert "o drift of time over 12 runs" in html
+    assert "Host memory drifted: since run" in html
 
 
 def test_a_learning_curve_has_completed_runs_only():

@@ -33,8 +33,11 @@ FILES = {
     "template/script.sh.erb": (
         '#!/usr/bin/env bash\n<%- require "shellwords" -%>\ncd -- <%= Shellwords.escape(context.folder) %> || exit 1\n'
         'exec leadline web --host 0.0.0.0 --port "$port" --token-file "$token_file" \\\n'
-        '  --root-path "/node/$(hostname)/$port" --allow-host {host} \\\n'
+        '  --root-path "/node/$host/$port" --allow-host {host} \\\n'
         '  <%= context.allow_submit == "1" ? "--allow-submit" : "" %>\n'
+    ),
+    "template/after.sh.erb": (
+        '# The session is shown as ready once the server answers.\nwait_until_port_used "$host:$port" 120\n'
     ),
     "view.html.erb": (
         '<a class="btn btn-primary" target="_blank"'

@@ -17,6 +17,8 @@ GROWTH = 1.5
 """Each retry asks for so many times the memory and the time of the attempt before, up to the partition's limits."""
 LIMIT_CODES = (130, 137, 140, 143)
 """Exit codes of commands that were ended by SIGINT, SIGKILL, SIGUSR2 or SIGTERM, as for a limit."""
+_GRES = re.compile(r"\w+(:[\w.]+)?(:\d+)?")
+"""What Snakemake's Slurm plugin 2.7.1 accepts as ``gres``: its type of GPU has no hyphen."""
 _NAME = re.compile(r"[^\s'\"\\#`$;]+")
 """A name as Slurm takes it in a script."""
 
@@ -143,17 +145,22 @@ def _names(request: Request) -> dict[str, str]:
 def snakemake(request: Request) -> str:
     """Return a rule for Snakemake with the Slurm executor."""
     memory_mib, minutes = zip(*request.attempts, strict=True)
-    values = {"slurm_partition": request.queue, "gres": request.gres, **_names(request)}
+    values: dict[str, str | int] = {"slurm_partition": request.queue, **_names(request), "nodes": request.nodes}
+    if _GRES.fullmatch(request.gres):
+        # With a gres, the plugin would ask for "tasks" tasks on every GPU; -1 leaves one task a node.
+        extra = f"--ntasks-per-node={request.tasks_per_node}" if request.tasks_per_node > 1 else ""
+        values |= {"gres": request.gres, "tasks_per_gpu": -1, "slurm_extra": extra}
+    else:
+        extra = f"--gpus-per-node={request.gres.removeprefix('gpu:')}" if request.gres else ""
+        values |= {"tasks": request.nodes * request.tasks_per_node, "slurm_extra": extra}
     return "\n".join([
         f"# {request.title}",
-        f"# snakemake --executor slurm --retries {request.retries}",
+        "# snakemake --executor slurm --jobs 1",
         "rule train:",
         f"    retries: {request.retries}",
         f"    threads: {request.cores}",
         "    resources:",
         *(f"        {name.replace('account', 'slurm_account')}={value!r}," for name, value in values.items() if value),
-        f"        nodes={request.nodes},",
-        f"        tasks={request.nodes * request.tasks_per_node},",
         *([f"        mem_mb={_by_attempt(memory_mib)},"] if request.asks_memory else []),
         f"        runtime={_by_attempt(minutes)},",
         "    shell:",
@@ -220,8 +227,10 @@ def submitit(request: Request) -> str:
         "    try:",
         "        print(job.result())",
         "        break",
-        "    except submitit.core.utils.UncompletedJobError:",
-        '        if job.state not in ("OUT_OF_MEMORY", "TIMEOUT") or (memory_mib, minutes) == ATTEMPTS[-1]:',
+        "    except submitit.core.utils.UncompletedJobError as error:",
+        "        # submitit itself ends a job shortly before its time limit, as FAILED.",
+        '        at_limit = job.state in ("OUT_OF_MEMORY", "TIMEOUT") or "timed-out" in str(error)',
+        "        if not at_limit or (memory_mib, minutes) == ATTEMPTS[-1]:",
         "            raise",
         "",
     ])  # fmt: skip
@@ -233,6 +242,7 @@ def skypilot(request: Request) -> str:
     memory_mib, minutes = request.attempts[0]
     return "\n".join([
         f"# sky launch task.yaml; the job needs about {minutes} minutes",
+        "workdir: .",
         f"num_nodes: {request.nodes}",
         "resources:",
         *([f"  accelerators: {gpus}"] if request.device and request.gpus_per_node else []),

@@ -40,9 +40,9 @@ def create_app(settings: WebSettings) -> ASGIApp:
         openapi_url=f"{BASE}/openapi.json", lifespan=lifespan,
         redirect_slashes=False,  # a redirect has an absolute address, which is wrong behind a proxy
     )  # fmt: skip
-    handle_errors(app)
-    app.include_router(tool_routes(settings, pool))
     pages = Pages(settings, pool)
+    handle_errors(app, pages.problem)
+    app.include_router(tool_routes(settings, pool))
     app.include_router(page_routes(pages))
     app.include_router(chat_routes(settings, pages))
     described = app.openapi

@@ -33,6 +33,7 @@ from leadline.interfaces.web.plot_series import (
     front_points,
     learning_curve,
     measured_points,
+    median_shares,
     memory_series,
     predicted_ends,
 )
@@ -50,7 +51,8 @@ MOST_ROWS = 1000
 """Jobs or runs on one page."""
 LOG_LINES = 200
 """Last lines of a job's output on its page."""
-NUMBERS = ("batch", "gpus", "samples", "steps", "seq", "epochs", "budget")
+COUNTS = ("batch", "gpus", "samples", "steps", "seq")
+NUMBERS = (*COUNTS, "epochs", "budget")
 TEXTS = ("workload", "phase", "precision", "currency")
 LIMITS = ("deadline_s", "budget", "currency")
 """Arguments of a recommendation that memory does not depend on."""
@@ -94,7 +96,11 @@ class Pages:
         try:
             return self.show(template, request, **await values)
         except LeadlineError as error:
-            return self.show("problem.html", request, status_of(error), error=str(error))
+            return self.problem(request, status_of(error), str(error))
+
+    def problem(self, request: Request, status: int, detail: str) -> HTMLResponse:
+        """Return a page about an error."""
+        return self.show("problem.html", request, status, error=detail)
 
     async def part(self, template: str, request: Request, values: Awaitable[Document]) -> HTMLResponse:
         """Return a part of a page, with the error in it if its tool refused."""
@@ -212,7 +218,7 @@ def form_arguments(query: Mapping[str, str]) -> Document:
     """Return the arguments of a form that were filled in.
 
     Raises:
-        InvalidInput: one is not a number or not a time.
+        InvalidInput: one is not a number above 0 or not a time.
     """
     arguments: Document = {name: query[name].strip() for name in TEXTS if query.get(name, "").strip()}
     for name in NUMBERS:
@@ -230,8 +236,8 @@ def _number(name: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise InvalidInput(f"{name} is {text[:40]!r}: write a number")
+    if not (math.isfinite(value) and value > 0) or (name in COUNTS and not value.is_integer()):
+        raise InvalidInput(f"{name} is {text[:40]!r}: write a {'whole ' * (name in COUNTS)}number above 0")
     return int(value) if value.is_integer() else value
 
 
@@ -310,14 +316,14 @@ async def _campaigns(pages: Pages) -> Document:
 async def _history(pages: Pages, request: Request) -> Document:
     limit = _limit(request, usual=100)
     runs = (await pages.ask("history", {"limit": limit}))["runs"]
-    return {"runs": runs, "more": len(runs) == limit < MOST_ROWS, "most": MOST_ROWS}
+    return {"runs": runs, "more": len(runs) == limit < MOST_ROWS, "most": MOST_ROWS, "shares": median_shares(runs)}
 
 
 async def _jobs(pages: Pages, request: Request) -> Document:
     limit = _limit(request, usual=50)
     arguments = {"limit": limit, **({"all": True} if request.query_params.get("all") else {})}
     jobs = (await pages.ask("jobs", arguments))["jobs"]
-    return {"jobs": jobs, "more": len(jobs) == limit}
+    return {"jobs": jobs, "more": len(jobs) == limit, "shows_ended": "all" in arguments}
 
 
 async def _job(pages: Pages, request: Request, key: str) -> Document:
@@ -361,6 +367,8 @@ def _models() -> Document:
     values = []
     for file, card, why_not in models:
         own_runs = [run for run in runs if card and application_name(run) == card.application]
-        values.append({"name": file.stem, "card": card, "why_not": why_not, "points": measured_points(own_runs),
-                       "drift": describe_drift(own_runs)})  # fmt: skip
+        quantities = [target.target for target in card.targets] if card else []
+        compared = [(quantity, measured_points(own_runs, quantity), describe_drift(own_runs, quantity))
+                    for quantity in quantities]  # fmt: skip
+        values.append({"name": file.stem, "card": card, "why_not": why_not, "compared": compared})
     return {"models": values}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from leadline.app.jobs.history import compare_run
@@ -74,8 +74,11 @@ def learning_curve(runs: Sequence[Document]) -> dict[str, list[float]] | None:
     return {"run": [float(number) for number in range(1, len(errors) + 1)], "error": errors, "recent": recent}
 
 
-def measured_points(runs: Iterable[Run], quantity: str = "elapsed_s") -> dict[str, Any] | None:
-    """Return predicted against measured values of completed runs, and the share within the interval; None below two."""
+def measured_points(runs: Iterable[Run], quantity: str) -> dict[str, Any] | None:
+    """Return predicted against measured values of completed runs, and the share within the interval; None below two.
+
+    The values are in seconds or bytes, as the name of the quantity ends.
+    """
     pairs = [(comparison.measured, comparison.predicted.point, comparison.within)
              for run in runs if run.state is JobState.COMPLETED for comparison in compare_run(run)
              if comparison.quantity == quantity and comparison.error is not None
@@ -83,7 +86,19 @@ def measured_points(runs: Iterable[Run], quantity: str = "elapsed_s") -> dict[st
     if len(pairs) < 2:
         return None
     measured, predicted, within = zip(*sorted(pairs), strict=True)
-    return {"measured": measured, "predicted": predicted, "within": fmean(within)}
+    return {"quantity": quantity, "measured": measured, "predicted": predicted, "within": fmean(within)}
+
+
+def median_shares(runs: Sequence[Document]) -> dict[str, float]:
+    """Return the median of used ÷ asked over the runs that ended well: of ``time`` and ``memory``, where known."""
+    asked = {"time": ("elapsed_s", "walltime_s"), "memory": ("host_memory_bytes", "memory_bytes_per_node")}
+    completed = [run for run in runs if run["state"] == "COMPLETED"]
+    shares = {
+        noun: [run["measured"][used]["value"] / limit for run in completed
+               if used in run["measured"] and (limit := run["job"]["resources"][name])]
+        for noun, (used, name) in asked.items()
+    }  # fmt: skip
+    return {noun: median(values) for noun, values in shares.items() if values}
 
 
 def _epoch_s(moment: str) -> float:

@@ -117,7 +117,7 @@
     const show = (index) => {
       at = index;
       const point = points[index];
-      if (point) shown.textContent = `${point.name}: ${short(times[index])} ${unit}, ${short(point.cost)}`;
+      if (point) shown.textContent = `${point.name}: ${short(times[index])} ${unit}, ${short(point.cost)} ${element.dataset.currency}`;
     };
     element.addEventListener("keydown", (event) => {
       const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
@@ -138,7 +138,7 @@
     };
     const plot = new uPlot({
       scales: {x: {time: false, distr: spread(times)}, y: {distr: spread(costs)}},
-      axes: [along(`time, ${unit}`, short), axis("cost", short)],
+      axes: [along(`time, ${unit}`, short), axis(`cost, ${element.dataset.currency}`, short)],
       series: [{}, dots(0), {...dots(1), paths: uPlot.paths.linear(), width: 2, spanGaps: true}],
       hooks: {setCursor: [(u) => { if (u.cursor.left >= 0 && u.cursor.event) show(near(u)); }]},
       ...shared(element),
@@ -174,7 +174,7 @@
     series: [{}, dots(0), {stroke: palette(1), width: 2, points: {show: false}}],
   }, [series.run, series.error, series.recent], element);
   const measured = (element, series) => {
-    const distr = spread([...series.measured, ...series.predicted]), [size, unit] = timeUnit(series.measured);
+    const distr = spread([...series.measured, ...series.predicted]), [size, unit] = (series.quantity.endsWith("_bytes") ? memoryUnit : timeUnit)(series.measured);
     const [x, y] = [series.measured, series.predicted].map((values) => values.map((value) => value / size));
     return new uPlot({
       ...shared(element), scales: {x: {time: false, distr}, y: {distr}},
