@@ -7,7 +7,7 @@ from typing import Any
 from leadline.interfaces.json_schemas import json_schema
 from leadline.interfaces.tools import Tool
 from leadline.interfaces.web.problems import MEDIA_TYPE, PROBLEM_SCHEMA
-from leadline.interfaces.web.tasks import TASK, TASK_SCHEMA
+from leadline.interfaces.web.tasks import TASK, TASK_SCHEMA, TASKS_SCHEMA
 from leadline.interfaces.web.uploads import UPLOAD, UPLOAD_SCHEMA
 
 Responses = dict[int | str, dict[str, Any]]
@@ -23,7 +23,7 @@ EVENT_SCHEMA = {
     "type": "object",
     "properties": {"event": {"type": "string"}, "data": {"type": "string"}, "id": {"type": "string"}},
 }
-OWN_SCHEMAS = {"problem": PROBLEM_SCHEMA, "task-1": TASK_SCHEMA, "upload-1": UPLOAD_SCHEMA}
+OWN_SCHEMAS = {"problem": PROBLEM_SCHEMA, "task-1": TASK_SCHEMA, "tasks-1": TASKS_SCHEMA, "upload-1": UPLOAD_SCHEMA}
 TASK_LINKS = {
     name: {"operationId": operation, "parameters": {"task_id": "$response.body#/id"}}
     for name, operation in (("state", "task"), ("events", "task-events"), ("cancel", "cancel-task"))
@@ -49,6 +49,13 @@ def request_body(tool: Tool) -> dict[str, Any]:
     """Return the description of a tool's arguments, with an example."""
     content = {"schema": tool.schema, "example": EXAMPLES.get(tool.name, {})}
     return {"requestBody": {"required": True, "content": {JSON: content}}}
+
+
+def upload_body(most_bytes: int) -> dict[str, Any]:
+    """Return the description of an uploaded file."""
+    content = {"application/octet-stream": {"schema": {"type": "string", "maxLength": most_bytes}}}
+    text = f"The file itself, at most {most_bytes:,} bytes."
+    return {"requestBody": {"required": True, "description": text, "content": content}}
 
 
 def answers(documents: Iterable[str], status: int = HTTPStatus.OK, links: dict[str, Any] | None = None) -> Responses:

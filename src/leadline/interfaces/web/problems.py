@@ -5,6 +5,7 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from leadline.core.errors import JobFailed, LeadlineError, SchedulerUnreachable, UnknownName
 
@@ -43,6 +44,10 @@ def handle_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     def of_http(_: Request, error: HTTPException) -> Response:
         return problem(error.status_code, str(error.detail), dict(error.headers or {}))
+
+    @app.exception_handler(ClientDisconnect)
+    def of_the_client(_: Request, __: ClientDisconnect) -> Response:
+        return problem(HTTPStatus.BAD_REQUEST, "the connection ended before the body did")  # nobody reads it
 
     @app.exception_handler(Exception)
     def of_a_bug(_: Request, __: Exception) -> Response:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from leadline.core.units import parse_whole
 from leadline.interfaces.web.problems import problem
 from leadline.interfaces.web.settings import WebSettings
+from leadline.interfaces.web.uploads import UPLOADS
 
 COOKIE = "leadline-token"
 WEBSOCKET_REFUSED = 1008
@@ -38,7 +39,6 @@ class Guard:
         self._clock_s = clock_s
         self._left = float(settings.requests_per_minute)
         self._counted_s = clock_s()
-        self._too_long = f"the body is longer than {settings.most_bytes:,} bytes"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it."""
@@ -62,7 +62,7 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send_guarded)
             return
-        await self._app(scope, self._measured(receive), send_guarded)
+        await self._app(scope, self._measured(receive, self._most_bytes(scope)), send_guarded)
 
     def _refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that goes no further."""
@@ -70,8 +70,8 @@ class Guard:
         if host not in {name.strip("[]").lower() for name in self._settings.hosts}:
             # Another site's name that points here would let its pages read answers (DNS rebinding).
             return problem(HTTPStatus.MISDIRECTED_REQUEST, f"Host is {host[:100]!r}, which this server does not serve")
-        if (parse_whole(request.headers.get("content-length", "")) or 0) > self._settings.most_bytes:
-            return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_long)
+        if (parse_whole(request.headers.get("content-length", "")) or 0) > (most := self._most_bytes(request.scope)):
+            return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_long(most))
         if (elsewhere := self._elsewhere(request)) is not None:
             return elsewhere
         token = request.query_params.get("token")
@@ -139,7 +139,13 @@ class Guard:
         self._left -= 1
         return True
 
-    def _measured(self, receive: Receive) -> Receive:
+    def _most_bytes(self, scope: Scope) -> int:
+        """Return the size of the largest body of a request."""
+        path: str = scope["path"].removeprefix(self._settings.root_path)
+        is_upload = scope["method"] == "PUT" and path.startswith(f"{UPLOADS}/")
+        return self._settings.most_upload_bytes if is_upload else self._settings.most_bytes
+
+    def _measured(self, receive: Receive, most_bytes: int) -> Receive:
         """Return ``receive`` that ends a body that is too long, also one without a length."""
         received = 0
 
@@ -147,11 +153,15 @@ class Guard:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self._settings.most_bytes:
-                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_long)
+            if received > most_bytes:
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_long(most_bytes))
             return message
 
         return receive_measured
+
+
+def _too_long(most_bytes: int) -> str:
+    return f"the body is longer than {most_bytes:,} bytes"
 
 
 def cookie_name(host: str) -> str:
