@@ -154,6 +154,21 @@ def test_every_operation_of_the_openapi_document_describes_its_answer(client):
             assert operation["operationId"].replace("-", "").isalpha(), operation["operationId"]
 
 
+def test_the_openapi_document_describes_the_headers_that_answers_have(client):
+    paths = client.get("/api/v1/openapi.json").json()["paths"]
+    started = client.post("/api/v1/tasks/systems", json={})
+    unsigned = client.post("/api/v1/systems", json={}, headers={"Authorization": ""})
+    elsewhere = client.get("/api/v1/systems")
+    for path, answer, header in (("tasks/systems", started, "Location"), ("systems", unsigned, "WWW-Authenticate"),
+                                 ("systems", elsewhere, "Allow")):  # fmt: skip
+        assert header in answer.headers
+        assert header in paths[f"/api/v1/{path}"]["post"]["responses"][str(answer.status_code)]["headers"]
+    for operations in paths.values():
+        for operation in operations.values():
+            assert "500" in operation["responses"]
+            assert "Retry-After" in operation["responses"]["429"]["headers"]
+
+
 @pytest.mark.parametrize("tool", [tool for tool in EXAMPLES if tool in READING])
 def test_the_examples_of_the_openapi_document_are_answered(client, tool):
     answer = client.post(f"/api/v1/{tool}", json=EXAMPLES[tool])

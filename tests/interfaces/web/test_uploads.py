@@ -28,11 +28,18 @@ def small(web_folder):
 
 
 @contextmanager
-def begun_upload(address, *headers, path=PATH):
-    """Yield a connection whose request has its headers sent, and no body yet."""
+def begun(address, *headers, method="PUT", path=PATH):
+    """Yield a connection on which the headers of a request are sent, and no body yet."""
     place = urlsplit(address)
     with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
-        lines = (f"PUT {path} HTTP/1.1", f"Host: {place.netloc}", f"Authorization: Bearer {TOKEN}", *headers, "", "")
+        lines = (
+            f"{method} {path} HTTP/1.1",
+            f"Host: {place.netloc}",
+            f"Authorization: Bearer {TOKEN}",
+            *headers,
+            "",
+            "",
+        )
         connection.sendall("\r\n".join(lines).encode())
         yield connection
 
@@ -86,7 +93,7 @@ def test_an_onnx_file_of_20_mib_is_uploaded_and_estimated(web_folder, tmp_path):
 
 
 def test_a_file_beyond_the_limit_is_refused_at_once_and_leaves_nothing(small):
-    with begun_upload(small, "Transfer-Encoding: chunked") as connection:
+    with begun(small, "Transfer-Encoding: chunked") as connection:
         for _ in range(5):  # and no end of the body
             connection.sendall(chunk(MIB))
         answer = connection.recv(65536)
@@ -97,7 +104,7 @@ def test_a_file_beyond_the_limit_is_refused_at_once_and_leaves_nothing(small):
 
 
 def test_a_file_that_announces_more_than_the_limit_is_refused_before_its_body(small):
-    with begun_upload(small, f"Content-Length: {4 * MIB + 1}") as connection:
+    with begun(small, f"Content-Length: {4 * MIB + 1}") as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
     assert none_kept()
 
@@ -126,7 +133,7 @@ def test_behind_a_path_uploads_have_the_large_limit(web_folder, prefix):
 @pytest.mark.parametrize("path", [PATH, "/api/v1/uploads/model.txt"])
 def test_a_client_that_goes_leaves_nothing_and_is_no_fault(small, caplog, path):
     with caplog.at_level(logging.WARNING):
-        with begun_upload(small, f"Content-Length: {2 * MIB}", path=path) as connection:
+        with begun(small, f"Content-Length: {2 * MIB}", path=path) as connection:
             connection.sendall(bytes(MIB))
             time.sleep(0.3)
         assert none_kept()
@@ -134,13 +141,22 @@ def test_a_client_that_goes_leaves_nothing_and_is_no_fault(small, caplog, path):
     assert caplog.records == []
 
 
-def test_a_client_that_goes_amid_a_question_is_no_fault(small, caplog):
-    place = urlsplit(small)
+def test_a_long_body_beside_a_stream_of_events_is_no_fault(small, caplog):
     with caplog.at_level(logging.WARNING):
-        with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
-            lines = ("POST /api/v1/systems HTTP/1.1", f"Host: {place.netloc}", f"Authorization: Bearer {TOKEN}",
-                     "Content-Type: application/json", "Content-Length: 100", "", '{"name"')  # fmt: skip
-            connection.sendall("\r\n".join(lines).encode())
+        with begun(small, "Transfer-Encoding: chunked", method="GET", path="/api/v1/events") as connection:
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+            for _ in range(4):
+                connection.sendall(chunk(MIB))
+            time.sleep(0.3)
+        time.sleep(0.5)
+    assert caplog.records == []
+
+
+def test_a_client_that_goes_amid_a_question_is_no_fault(small, caplog):
+    headers = ("Content-Type: application/json", "Content-Length: 100")
+    with caplog.at_level(logging.WARNING):
+        with begun(small, *headers, method="POST", path="/api/v1/systems") as connection:
+            connection.sendall(b'{"name"')
             time.sleep(0.3)
         time.sleep(0.5)
     assert caplog.records == []

@@ -17,8 +17,16 @@ REFUSALS = {
     "400": "the body is not JSON", "401": "no token, or a wrong one", "403": "not allowed here",
     "404": "no such name", "405": "wrong method", "409": "not in this state", "410": "the task is gone",
     "413": "the body is too long", "415": "the body is of another type", "421": "another host",
-    "422": "the arguments cannot be used", "429": "too many requests", "503": "the scheduler does not answer",
+    "422": "the arguments cannot be used", "429": "too many requests", "500": "a fault of Leadline's own",
+    "503": "the scheduler does not answer",
 }  # fmt: skip
+HEADERS = {
+    "202": {"Location": "Address of the task, from that of the request."},
+    "401": {"WWW-Authenticate": "The scheme of the token, Bearer."},
+    "405": {"Allow": "Methods that are allowed here."},
+    "429": {"Retry-After": "Seconds to wait; absent where as many tasks as are kept have not ended."},
+}
+"""Status → header of its answers → description."""
 EVENT_SCHEMA = {
     "type": "object",
     "properties": {"event": {"type": "string"}, "data": {"type": "string"}, "id": {"type": "string"}},
@@ -65,6 +73,7 @@ def answers(documents: Iterable[str], status: int = HTTPStatus.OK, links: dict[s
     answer = {
         "description": "The answer.",
         "content": {JSON: {"schema": schema}},
+        **_headers(str(int(status))),
         **({"links": links} if links else {}),
     }
     return {str(int(status)): answer, **_refusals()}
@@ -106,9 +115,16 @@ def _refusals() -> Responses:
     """Return the responses of every operation that are problem documents."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/problem"}}}
     return {
-        status: {"description": f"{text[0].upper()}{text[1:]}.", "content": content}
+        status: {"description": f"{text[0].upper()}{text[1:]}.", "content": content, **_headers(status)}
         for status, text in REFUSALS.items()
     }
+
+
+def _headers(status: str) -> dict[str, Any]:
+    """Return the description of the headers of an answer, if it has any of its own."""
+    described = {name: {"description": text, "schema": {"type": "string"}}
+                 for name, text in HEADERS.get(status, {}).items()}  # fmt: skip
+    return {"headers": described} if described else {}
 
 
 def _moved(schema: Any) -> Any:  # noqa: ANN401 - any JSON
