@@ -3,7 +3,7 @@
 import logging
 import socket
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -181,6 +181,18 @@ def test_no_more_bytes_are_kept_than_eight_of_the_largest_files_have(web_folder)
         answers = [httpx.put(address + PATH, content=bytes(MIB), headers=HEADERS) for _ in range(9)]
     assert [answer.status_code for answer in answers] == [201] * 8 + [422]
     assert "8 files of 8.00 MiB are kept" in answers[-1].json()["detail"]
+
+
+def test_uploads_at_the_same_time_count_as_files_of_the_largest_size(small):
+    with ExitStack() as stack:
+        for _ in range(8):
+            connection = stack.enter_context(begun(small, f"Content-Length: {MIB}"))
+            connection.sendall(b"x")
+        while len(kept()) < 8:
+            time.sleep(0.05)
+        assert httpx.put(small + PATH, content=b"x", headers=HEADERS).status_code == 422
+    assert none_kept()
+    assert httpx.put(small + PATH, content=b"x", headers=HEADERS).status_code == 201
 
 
 def test_the_document_names_the_limit(small):

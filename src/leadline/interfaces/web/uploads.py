@@ -36,9 +36,10 @@ class Uploads:
     """Keeps uploaded files until the server ends, each in a private folder of its own; at most a day after a crash."""
 
     def __init__(self, most_bytes: int, *, scripts: bool = False) -> None:
-        self._most_bytes = MOST_FULL_FILES * most_bytes
+        self._most_bytes = most_bytes
         self._suffixes = (*MODEL_SUFFIXES, ".py") if scripts else MODEL_SUFFIXES
         self._kept: list[Path] = []
+        self._begun = 0
 
     async def keep(self, name: str, pieces: AsyncIterable[bytes]) -> Path:
         """Write a file piece by piece and return its path; nothing is left of one whose pieces end in an error.
@@ -47,7 +48,21 @@ class Uploads:
             InvalidInput: the name is not one of a workload's files, or too many files are kept.
             LeadlineError: the data folder is not writable.
         """
-        stream = await asyncio.to_thread(self._create, name)
+        # A file that is being written may get the largest size, and counts as that for the ones after it.
+        reserved = self._begun * self._most_bytes
+        self._begun += 1
+        try:
+            return await self._write(await asyncio.to_thread(self._create, name, reserved), pieces)
+        finally:
+            self._begun -= 1
+
+    def close(self) -> None:
+        """Remove the files of this server, which nobody can name any more."""
+        for folder in self._kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def _write(self, stream: IO[bytes], pieces: AsyncIterable[bytes]) -> Path:
+        """Write all pieces and return the path, or remove the file."""
         path = Path(stream.name)
         try:
             with settings.refuse_unwritable(path.parents[1]), stream:
@@ -59,12 +74,7 @@ class Uploads:
         self._kept.append(path.parent)
         return path
 
-    def close(self) -> None:
-        """Remove the files of this server, which nobody can name any more."""
-        for folder in self._kept:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _create(self, name: str) -> IO[bytes]:
+    def _create(self, name: str, reserved_bytes: int) -> IO[bytes]:
         """Return a new file with a name, open to be written."""
         if not _NAME.fullmatch(name) or not name.endswith(self._suffixes):
             raise InvalidInput(
@@ -75,10 +85,10 @@ class Uploads:
         with settings.refuse_unwritable(folder):
             make_private_folder(folder)
             sizes = _remove_old(folder)
-            if len(sizes) >= MOST_FILES or sum(sizes) >= self._most_bytes:
+            if len(sizes) >= MOST_FILES or sum(sizes) + reserved_bytes >= MOST_FULL_FILES * self._most_bytes:
                 raise InvalidInput(
-                    f"{len(sizes)} files of {format_bytes(sum(sizes))} are kept in {folder}: remove some, or start the "
-                    "server again"
+                    f"{len(sizes)} files of {format_bytes(sum(sizes))} are kept in {folder}: wait for "
+                    "other uploads, remove some, or start the server again"
                 )
             path = folder / secrets.token_hex(8) / name
             make_private_folder(path.parent)
