@@ -84,6 +84,58 @@ def test_a_workload_outside_the_folder_is_refused(folder, workload):
         tools(folder)["estimate"].call({"workload": workload})
 
 
+@pytest.fixture
+def outside(tmp_path_factory):
+    """A folder that is not served."""
+    elsewhere = tmp_path_factory.mktemp("outside")
+    (elsewhere / "config.json").write_text(json.dumps(LLAMA))
+    (elsewhere / "model.py").write_text("def build(): ...")
+    (elsewhere / "secret").write_text("root:x:0:0\n")
+    return elsewhere
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('model = "OUTSIDE/config.json"', "lies outside"),
+        ('model = "OUTSIDE"', "lies outside"),
+        ('model = "link"', "lies outside"),
+        ('model = "config.json"\nlengths = "OUTSIDE/secret"', "lies outside"),
+        ('model = "OUTSIDE/model.py:build"\ninput = "8x4"', "not allowed here"),
+        ('command = "python OUTSIDE/model.py"', "not allowed here"),
+        ('command = "python -m model"', "not allowed here"),
+    ],
+)
+def test_a_workload_file_names_nothing_that_may_not_be_named_directly(folder, outside, content, words):
+    (folder / "link").mkdir()
+    (folder / "link" / "config.json").symlink_to(outside / "config.json")
+    (folder / "job.toml").write_text(content.replace("OUTSIDE", str(outside)))
+    with pytest.raises(InvalidInput, match=words) as raised:
+        tools(folder)["estimate"].call({"workload": "job.toml", "on": ["T4"]})
+    assert "root:x" not in str(raised.value)
+
+
+def test_a_folder_with_a_link_to_a_configuration_outside_is_refused(folder, outside):
+    (folder / "link").mkdir()
+    (folder / "link" / "config.json").symlink_to(outside / "config.json")
+    with pytest.raises(InvalidInput, match="lies outside"):
+        tools(folder)["estimate"].call({"workload": "link", "on": ["T4"]})
+
+
+@pytest.mark.parametrize("content", ['model = "OUTSIDE/model.py:build"', 'command = "python OUTSIDE/model.py"'])
+def test_a_workload_file_runs_no_script_outside_even_where_scripts_are_allowed(folder, outside, content):
+    (folder / "job.toml").write_text(content.replace("OUTSIDE", str(outside)))
+    with pytest.raises(InvalidInput, match="lies outside"):
+        tools(folder, scripts=True)["estimate"].call({"workload": "job.toml", "on": ["T4"]})
+
+
+def test_a_workload_file_names_a_model_beside_it(folder):
+    (folder / "jobs").mkdir()
+    (folder / "jobs" / "job.toml").write_text('model = "../config.json"\nbatch = 2')
+    document = tools(folder)["estimate"].call({"workload": "jobs/job.toml", "on": ["T4"]})
+    assert document["schema"] == "leadline.estimate/1"
+
+
 def test_a_script_is_traced_only_where_scripts_are_allowed(folder):
     (folder / "train.py").write_text("raise SystemExit('ran')")
     with pytest.raises(InvalidInput, match="not allowed here"):

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,11 +38,36 @@ def test_the_printed_address_opens_the_server_for_its_user_alone_until_it_is_end
     assert process.returncode in (0, 130)
 
 
+def peak_bytes(process):
+    """Return the most memory that a process has had (``VmHWM``)."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_an_upload_up_to_the_given_limit_is_never_whole_in_memory(tmp_path):
+    process, address = started(tmp_path, "--no-token", "--upload-limit-mib", "256")
+    url, piece = f"{address}api/v1/uploads/model.onnx", bytes(2**20)
+    try:
+        assert httpx.put(url, content=piece).status_code == 201
+        before = peak_bytes(process)
+        answer = httpx.put(url, content=(piece for _ in range(256)), timeout=60)
+        assert answer.status_code == 201, answer.text
+        assert Path(answer.json()["workload"]).stat().st_size == 256 * 2**20
+        assert peak_bytes(process) - before < 32 * 2**20
+        assert httpx.put(url, content=(piece for _ in range(257)), timeout=60).status_code == 413
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert list((tmp_path / "data" / "uploads").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (("--no-token", "--host", "0.0.0.0"), "without a token"),  # noqa: S104 - refused
         (("--root-path", "node/1"), "must begin with /"),
+        (("--upload-limit-mib", "0"), "--upload-limit-mib"),
         (("--host", "no.such.host.invalid"), "cannot listen"),
     ],
 )

@@ -17,7 +17,7 @@ from leadline.execution.plane.journal import PlaneJournal
 from leadline.interfaces.json_schemas import json_schema
 from leadline.interfaces.web.openapi import EXAMPLES
 from leadline.interfaces.web.problems import MEDIA_TYPE, PROBLEM_SCHEMA
-from leadline.interfaces.web.tasks import TASK_SCHEMA
+from leadline.interfaces.web.tasks import TASK_SCHEMA, TASKS_SCHEMA
 from tests.interfaces.test_tools import READING
 
 
@@ -106,6 +106,26 @@ def test_a_task_is_cancelled(client):
     assert events(client, task)[-1]["state"] == "cancelled"
 
 
+def test_the_tasks_of_the_server_are_listed_the_newest_first_each_with_its_address(client):
+    first = start(client, "estimate", {"workload": "config.json", "on": ["T4"]})
+    events(client, first)
+    second = start(client, "systems", {"name": "nowhere"})
+    events(client, second)
+    answer = client.get("/api/v1/tasks")
+    assert answer.status_code == 200
+    jsonschema.validate(answer.json(), TASKS_SCHEMA)
+    newest, older = answer.json()["tasks"][:2]
+    assert (newest["tool"], newest["subject"], newest["state"]) == ("systems", "nowhere", "failed")
+    assert "nowhere" in newest["error"]
+    assert (older["tool"], older["subject"], older["state"]) == ("estimate", "config.json", "done")
+    assert newest["created_at"] > older["created_at"]
+    assert "answer" not in older
+    assert urljoin("/api/v1/tasks", older["link"]) == first
+    assert client.get(first).json()["answer"]["schema"] == "leadline.estimate/1"
+    described = client.get("/api/v1/openapi.json").json()["paths"]["/api/v1/tasks"]["get"]["responses"]["200"]
+    assert described["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/tasks-1"}
+
+
 def test_a_task_that_is_not_there_is_a_problem_document(client):
     refused(client.get("/api/v1/tasks/no-such-task"), 404)
     assert "earlier run" in refused(client.get("/api/v1/tasks/01234567-1"), 410)
@@ -132,6 +152,21 @@ def test_every_operation_of_the_openapi_document_describes_its_answer(client):
             (content,) = answer["content"].values()
             assert content["schema"], f"{method} {path}"
             assert operation["operationId"].replace("-", "").isalpha(), operation["operationId"]
+
+
+def test_the_openapi_document_describes_the_headers_that_answers_have(client):
+    paths = client.get("/api/v1/openapi.json").json()["paths"]
+    started = client.post("/api/v1/tasks/systems", json={})
+    unsigned = client.post("/api/v1/systems", json={}, headers={"Authorization": ""})
+    elsewhere = client.get("/api/v1/systems")
+    for path, answer, header in (("tasks/systems", started, "Location"), ("systems", unsigned, "WWW-Authenticate"),
+                                 ("systems", elsewhere, "Allow")):  # fmt: skip
+        assert header in answer.headers
+        assert header in paths[f"/api/v1/{path}"]["post"]["responses"][str(answer.status_code)]["headers"]
+    for operations in paths.values():
+        for operation in operations.values():
+            assert "500" in operation["responses"]
+            assert "Retry-After" in operation["responses"]["429"]["headers"]
 
 
 @pytest.mark.parametrize("tool", [tool for tool in EXAMPLES if tool in READING])

@@ -102,6 +102,15 @@ def test_what_a_form_or_an_address_holds_is_shown_as_text(client, text):
             assert_harmless(answer.text)
 
 
+def test_what_a_task_is_about_is_shown_as_text(client):
+    for text in HOSTILE:
+        assert client.post("/api/v1/tasks/estimate", json={"workload": text}).status_code == 202
+    answer = client.get("/tasks")
+    assert answer.status_code == 200
+    assert answer.text.count("<tr>") > len(HOSTILE)
+    assert_harmless(answer.text)
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_question_of_the_chat_runs_nothing(client, web_folder, text):
     answer = client.post("/chat/ask", json={"question": f"show job {text}", "window": "hostile"})

@@ -4,9 +4,11 @@ import json
 import os
 import re
 import shutil
+import time
 from itertools import count
 from pathlib import Path
 
+import httpx
 import pytest
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -176,6 +178,41 @@ def test_a_configuration_from_elsewhere_becomes_the_workload(site, page, full_fo
         page.set_input_files("#file", full_folder / "config.json")
     page.wait_for_selector("#answer tbody tr")
     assert page.locator("#workload").input_value().endswith("/config.json")
+
+
+def test_a_task_is_found_again_after_its_tab_was_closed(site, page):
+    with httpx.Client(base_url=site, timeout=60) as client:
+        task = client.post("api/v1/tasks/recommend", json={"workload": "config.json", "steps": 1000}).json()["id"]
+        page.goto(f"{site}jobs")
+        row = page.locator("#tasks tr", has_text="config.json").first
+        row.wait_for()
+        page.goto("about:blank")
+        while client.get(f"api/v1/tasks/{task}").json()["state"] in ("queued", "running"):
+            time.sleep(0.1)
+    page.goto(f"{site}jobs")
+    link = page.locator(f"#tasks a[aria-label*='{task}']")
+    link.wait_for()
+    assert serious(page) == []
+    link.click()
+    page.get_by_text('"schema":"leadline.recommendation/1"').wait_for()
+
+
+def test_a_table_of_tasks_follows_them_to_their_end(site, page):
+    with httpx.Client(base_url=site, timeout=60) as client:
+        task = client.post("api/v1/tasks/recommend", json={"workload": "config.json", "steps": 1000}).json()["id"]
+    page.goto(f"{site}jobs")
+    page.locator(f"#tasks a[aria-label*='{task}']").wait_for(timeout=30_000)  # without a reload
+
+
+def test_the_links_of_jobs_lead_to_them_also_after_a_refresh(site, page):
+    page.goto(f"{site}jobs")
+    link = page.locator("#jobs a").first
+    link.wait_for()
+    before = link.evaluate("link => link.href")
+    with page.expect_response("**/jobs/table*"):
+        page.evaluate("htmx.trigger(document.body, 'refresh')")
+    page.wait_for_timeout(300)
+    assert link.evaluate("link => link.href") == before
 
 
 def test_a_job_is_approved_and_cancelled_after_a_question(site, page):

@@ -168,6 +168,19 @@ def test_more_tasks_than_are_kept_are_refused_until_one_has_ended(web_folder):
     assert "only the newest 2 tasks are kept" in asyncio.run(run())[2]
 
 
+def test_the_list_has_the_tasks_that_are_kept_and_no_more(web_folder):
+    async def run():
+        async with pool_of(web_folder, busy=True, most_tasks=2) as (pool, known):
+            for tool, arguments in (("jobs", {}), ("logs", {"job": "train"}), ("recommend", QUESTION)):
+                task = pool.start(known[tool], arguments)
+                pool.cancel(task)
+                await states(pool, task)
+            return pool.to_document()["tasks"]
+
+    tasks = asyncio.run(run())
+    assert [(task["tool"], task["subject"]) for task in tasks] == [("recommend", "config.json"), ("logs", "train")]
+
+
 def test_large_answers_are_dropped_for_newer_ones(web_folder):
     async def run():
         async with pool_of(web_folder, most_answer_bytes=1000) as (pool, known):

@@ -89,14 +89,27 @@ def read_workload(subject: Sequence[str], options: WorkloadOptions | None = None
 
 def _from_file(path: Path, options: WorkloadOptions) -> Workload:
     """Read a TOML workload file; options of the command line override its own."""
-    text = read_input_text(path, most=MOST_TOML_BYTES)
-    content = from_toml(text, _WorkloadFile, label=str(path))
+    content = _read_content(path)
     if content.lengths is not None:
         # A path in a workload file counts from the folder of that file.
         content = msgspec.structs.replace(content, lengths=str(path.parent / content.lengths))
     given = {name: value for name, value in msgspec.structs.asdict(options).items() if value is not None}
     merged = msgspec.structs.replace(content, **{"name": content.name or path.stem, **given})
     return _build(_source(_words_of(content, path), base=path.parent), merged)
+
+
+def read_references(path: Path) -> tuple[list[str], str | None]:
+    """Return the words of the model or the command in a TOML workload file, and the file of its lengths.
+
+    Raises:
+        InvalidInput: broken file (with its line), or without a model and a command.
+    """
+    content = _read_content(path)
+    return _words_of(content, path), content.lengths
+
+
+def _read_content(path: Path) -> _WorkloadFile:
+    return from_toml(read_input_text(path, most=MOST_TOML_BYTES), _WorkloadFile, label=str(path))
 
 
 def _words_of(content: _WorkloadFile, path: Path) -> list[str]:

@@ -10,7 +10,7 @@ from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.interfaces.cli.command import FILE, command, flag, option
 from leadline.interfaces.cli.output import print_note
 
-PORT = 8642
+PORT, UPLOAD_LIMIT_MIB = 8642, 512
 
 
 @command("web")
@@ -23,12 +23,16 @@ PORT = 8642
 @option(
     "--token-file", "FILE", "File with the token that requests must show.", "web-token in the data folder", type=FILE
 )
+@option(
+    "--upload-limit-mib", "N", "Size of the largest file that may be uploaded, in MiB.", default=UPLOAD_LIMIT_MIB,
+    type=click.IntRange(1, 2**20),
+)  # fmt: skip
 @flag("--no-token", "Ask for no token: every user of this machine may use it.")
 @flag("--allow-submit", "Submit and cancel jobs, too.")
 @flag("--allow-scripts", "Estimate scripts of this folder, which are traced in the sandbox.")
 def web(
-    *, port: int, host: str, root_path: str, allow_host: tuple[str, ...], token_file: Path | None, no_token: bool,
-    allow_submit: bool, allow_scripts: bool,
+    *, port: int, host: str, root_path: str, allow_host: tuple[str, ...], token_file: Path | None,
+    upload_limit_mib: int, no_token: bool, allow_submit: bool, allow_scripts: bool,
 ) -> None:  # fmt: skip
     """Serve the REST API on this machine, for yourself; workloads are files of this folder.
 
@@ -44,7 +48,7 @@ def web(
     defaults = WebSettings("", Path.cwd())
     settings = WebSettings(
         "" if no_token else read_token(token_file), Path.cwd(), (*defaults.hosts, *allow_host), root_path.rstrip("/"),
-        allow_submit, allow_scripts,
+        allow_submit, allow_scripts, most_upload_bytes=upload_limit_mib * 2**20,
     )  # fmt: skip
     shown = f"?{urlencode({'token': settings.token})}" if settings.token else ""
     serve(settings, host, port, lambda address: print_note(f"Leadline is at {address}{shown}"))

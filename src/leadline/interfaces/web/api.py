@@ -1,6 +1,5 @@
 """The REST API: each tool as ``POST api/v1/TOOL``, or as a task that a client follows."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 from http import HTTPStatus
@@ -20,19 +19,16 @@ from leadline.interfaces.web import openapi
 from leadline.interfaces.web.events import JobEvents
 from leadline.interfaces.web.openapi import JSON
 from leadline.interfaces.web.settings import WebSettings
-from leadline.interfaces.web.tasks import TaskPool
-from leadline.interfaces.web.uploads import UPLOAD, keep_upload
+from leadline.interfaces.web.tasks import TASKS, TaskPool
+from leadline.interfaces.web.uploads import UPLOAD, UPLOADS, Uploads
 
 BASE = "/api/v1"
-UPLOAD_BODY = {
-    "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}
-}
 SEND_S = 30.0
 """A reader of events that takes none for so long is gone."""
 
 
-def tool_routes(settings: WebSettings, pool: TaskPool) -> APIRouter:
-    """Return the operations of all tools, tasks and events."""
+def tool_routes(settings: WebSettings, pool: TaskPool, uploads: Uploads) -> APIRouter:
+    """Return the operations of all tools, tasks, events and uploads."""
     router = APIRouter(prefix=BASE, default_response_class=Response)
     changes = JobEvents(newest_event)
     for tool in tools(settings.folder, scripts=settings.allow_scripts).values():
@@ -47,12 +43,16 @@ def tool_routes(settings: WebSettings, pool: TaskPool) -> APIRouter:
         seen = await changes.newest() if seen is None else seen
         return EventSourceResponse(changes.follow(seen), send_timeout=SEND_S)
 
-    @router.put("/uploads/{name}", operation_id="upload", status_code=HTTPStatus.CREATED, tags=["tools"],
-                responses=openapi.upload_answers(), openapi_extra=UPLOAD_BODY)  # fmt: skip
+    @router.put(UPLOADS.removeprefix(BASE) + "/{name}", operation_id="upload", status_code=HTTPStatus.CREATED,
+                tags=["tools"], responses=openapi.upload_answers(),
+                openapi_extra=openapi.upload_body(settings.most_upload_bytes))  # fmt: skip
     async def upload(name: str, request: Request) -> Response:
-        """Keep a file for a day, and return the name that a tool takes as its workload."""
-        keep = partial(keep_upload, name, await request.body(), scripts=settings.allow_scripts)
-        path = await asyncio.to_thread(keep)
+        """Keep a file until the server ends, and return the name that a tool takes as its workload."""
+        if _content_type(request).startswith("multipart/"):
+            raise HTTPException(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be the file itself, as curl -T sends it, and no form"
+            )
+        path = await uploads.keep(name, request.stream())
         return _answer({"schema": UPLOAD, "workload": str(path)}, HTTPStatus.CREATED)
 
     return router
@@ -86,6 +86,11 @@ def _add_tool(router: APIRouter, tool: Tool, settings: WebSettings, pool: TaskPo
 
 def _add_tasks(router: APIRouter, pool: TaskPool) -> None:
     """Add the operations of tasks that have been started."""
+
+    @router.get("/tasks", operation_id="tasks", tags=["tasks"], responses=openapi.answers([TASKS]))
+    async def tasks() -> Response:
+        """List the tasks that this server keeps, the newest first."""
+        return _answer(pool.to_document())
 
     @router.get("/tasks/{task_id}", operation_id="task", tags=["tasks"], responses=openapi.task_answers())
     async def task(task_id: str) -> Response:
@@ -126,7 +131,7 @@ async def _arguments(request: Request) -> dict[str, Any]:
         HTTPException: the body is not JSON, by its type or in fact.
         InvalidInput: it is not an object.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = _content_type(request)
     if kind != JSON:
         # Pages of other sites may post forms and plain text without asking, but not JSON.
         raise HTTPException(
@@ -140,6 +145,11 @@ async def _arguments(request: Request) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise InvalidInput("the body must be a JSON object of arguments")
     return arguments
+
+
+def _content_type(request: Request) -> str:
+    """Return the media type of the body without its parameters; empty if it has none."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _answer(document: dict[str, Any], status: int = HTTPStatus.OK, headers: dict[str, str] | None = None) -> Response:

@@ -21,19 +21,21 @@ from leadline.interfaces.web.problems import handle_errors
 from leadline.interfaces.web.security import Guard
 from leadline.interfaces.web.settings import WebSettings
 from leadline.interfaces.web.tasks import TaskPool
+from leadline.interfaces.web.uploads import Uploads
 
 _log = logging.getLogger(__name__)
 
 
 def create_app(settings: WebSettings) -> ASGIApp:
     """Return the web application, with what guards it."""
-    pool = TaskPool(settings)
+    pool, uploads = TaskPool(settings), Uploads(settings.most_upload_bytes, scripts=settings.allow_scripts)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         keep_catalog_live(_log.warning)  # a probe or a calibration may add to it at any time
         yield
         await pool.close()
+        uploads.close()
 
     app = FastAPI(
         title="Leadline", version=__version__, docs_url=None, redoc_url=None,
@@ -42,7 +44,7 @@ def create_app(settings: WebSettings) -> ASGIApp:
     )  # fmt: skip
     pages = Pages(settings, pool)
     handle_errors(app, pages.problem)
-    app.include_router(tool_routes(settings, pool))
+    app.include_router(tool_routes(settings, pool, uploads))
     app.include_router(page_routes(pages))
     app.include_router(chat_routes(settings, pages))
     described = app.openapi

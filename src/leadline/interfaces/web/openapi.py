@@ -7,7 +7,7 @@ from typing import Any
 from leadline.interfaces.json_schemas import json_schema
 from leadline.interfaces.tools import Tool
 from leadline.interfaces.web.problems import MEDIA_TYPE, PROBLEM_SCHEMA
-from leadline.interfaces.web.tasks import TASK, TASK_SCHEMA
+from leadline.interfaces.web.tasks import TASK, TASK_SCHEMA, TASKS_SCHEMA
 from leadline.interfaces.web.uploads import UPLOAD, UPLOAD_SCHEMA
 
 Responses = dict[int | str, dict[str, Any]]
@@ -17,13 +17,21 @@ REFUSALS = {
     "400": "the body is not JSON", "401": "no token, or a wrong one", "403": "not allowed here",
     "404": "no such name", "405": "wrong method", "409": "not in this state", "410": "the task is gone",
     "413": "the body is too long", "415": "the body is of another type", "421": "another host",
-    "422": "the arguments cannot be used", "429": "too many requests", "503": "the scheduler does not answer",
+    "422": "the arguments cannot be used", "429": "too many requests", "500": "a fault of Leadline's own",
+    "503": "the scheduler does not answer",
 }  # fmt: skip
+HEADERS = {
+    "202": {"Location": "Address of the task, from that of the request."},
+    "401": {"WWW-Authenticate": "The scheme of the token, Bearer."},
+    "405": {"Allow": "Methods that are allowed here."},
+    "429": {"Retry-After": "Seconds to wait; absent where as many tasks as are kept have not ended."},
+}
+"""Status → header of its answers → description."""
 EVENT_SCHEMA = {
     "type": "object",
     "properties": {"event": {"type": "string"}, "data": {"type": "string"}, "id": {"type": "string"}},
 }
-OWN_SCHEMAS = {"problem": PROBLEM_SCHEMA, "task-1": TASK_SCHEMA, "upload-1": UPLOAD_SCHEMA}
+OWN_SCHEMAS = {"problem": PROBLEM_SCHEMA, "task-1": TASK_SCHEMA, "tasks-1": TASKS_SCHEMA, "upload-1": UPLOAD_SCHEMA}
 TASK_LINKS = {
     name: {"operationId": operation, "parameters": {"task_id": "$response.body#/id"}}
     for name, operation in (("state", "task"), ("events", "task-events"), ("cancel", "cancel-task"))
@@ -51,6 +59,13 @@ def request_body(tool: Tool) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {JSON: content}}}
 
 
+def upload_body(most_bytes: int) -> dict[str, Any]:
+    """Return the description of an uploaded file."""
+    content = {"application/octet-stream": {"schema": {"type": "string", "maxLength": most_bytes}}}
+    text = f"The file itself, at most {most_bytes:,} bytes."
+    return {"requestBody": {"required": True, "description": text, "content": content}}
+
+
 def answers(documents: Iterable[str], status: int = HTTPStatus.OK, links: dict[str, Any] | None = None) -> Responses:
     """Return the responses of an operation that answers with one of these documents, or refuses."""
     references = [{"$ref": f"#/components/schemas/{component(document)}"} for document in documents]
@@ -58,6 +73,7 @@ def answers(documents: Iterable[str], status: int = HTTPStatus.OK, links: dict[s
     answer = {
         "description": "The answer.",
         "content": {JSON: {"schema": schema}},
+        **_headers(str(int(status))),
         **({"links": links} if links else {}),
     }
     return {str(int(status)): answer, **_refusals()}
@@ -99,9 +115,16 @@ def _refusals() -> Responses:
     """Return the responses of every operation that are problem documents."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/problem"}}}
     return {
-        status: {"description": f"{text[0].upper()}{text[1:]}.", "content": content}
+        status: {"description": f"{text[0].upper()}{text[1:]}.", "content": content, **_headers(status)}
         for status, text in REFUSALS.items()
     }
+
+
+def _headers(status: str) -> dict[str, Any]:
+    """Return the description of the headers of an answer, if it has any of its own."""
+    described = {name: {"description": text, "schema": {"type": "string"}}
+                 for name, text in HEADERS.get(status, {}).items()}  # fmt: skip
+    return {"headers": described} if described else {}
 
 
 def _moved(schema: Any) -> Any:  # noqa: ANN401 - any JSON

@@ -39,7 +39,7 @@ from leadline.interfaces.web.plot_series import (
 )
 from leadline.interfaces.web.problems import status_of
 from leadline.interfaces.web.settings import WebSettings
-from leadline.interfaces.web.tasks import TaskPool
+from leadline.interfaces.web.tasks import ENDED, TaskPool
 from leadline.training.records import application_name
 
 HERE = Path(__file__).parent
@@ -65,7 +65,7 @@ class Pages:
     """Renders the templates, and answers with them."""
 
     def __init__(self, settings: WebSettings, pool: TaskPool) -> None:
-        self._pool = pool
+        self.pool = pool
         self.may_act = settings.allow_submit
         self.tools: dict[str, Tool] = tools(settings.folder, scripts=settings.allow_scripts)
         self._templates = Environment(
@@ -76,11 +76,11 @@ class Pages:
 
     async def ask(self, tool: str, arguments: Mapping[str, Any]) -> Document:
         """Return a tool's document."""
-        return await self._pool.run(partial(self.tools[tool].call, arguments))
+        return await self.pool.run(partial(self.tools[tool].call, arguments))
 
     async def work(self, read: Callable[[], Document]) -> Document:
         """Return what a function reads, in a thread."""
-        return await self._pool.run(read)
+        return await self.pool.run(read)
 
     def show(self, template: str, request: Request, status: int = HTTPStatus.OK, **values: Any) -> HTMLResponse:  # noqa: ANN401
         """Return a page; its links are relative to its own address, so that any proxy may prefix them."""
@@ -171,7 +171,12 @@ def _add_jobs(router: APIRouter, pages: Pages) -> None:
 
     @router.get("/jobs/table")
     async def jobs_part(request: Request) -> Response:
-        return await pages.part("jobs_table.html", request, _jobs(pages, request))
+        return await pages.part("jobs_table.html", request, _jobs_part(pages, request))
+
+    @router.get("/tasks")
+    async def tasks_part(request: Request) -> Response:
+        tasks = pages.pool.to_document()["tasks"]
+        return pages.show("tasks.html", request, tasks=tasks, moving=any(task["state"] not in ENDED for task in tasks))
 
     @router.get("/jobs/{key}")
     async def job_page(request: Request, key: str) -> Response:
@@ -324,6 +329,11 @@ async def _jobs(pages: Pages, request: Request) -> Document:
     arguments = {"limit": limit, **({"all": True} if request.query_params.get("all") else {})}
     jobs = (await pages.ask("jobs", arguments))["jobs"]
     return {"jobs": jobs, "more": len(jobs) == limit, "shows_ended": "all" in arguments}
+
+
+async def _jobs_part(pages: Pages, request: Request) -> Document:
+    """Return the values of the table alone, whose links count from the address of the page that it is in."""
+    return {**await _jobs(pages, request), "base": "./"}
 
 
 async def _job(pages: Pages, request: Request, key: str) -> Document:

@@ -6,6 +6,7 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from leadline.core.errors import JobFailed, LeadlineError, SchedulerUnreachable, UnknownName
 
@@ -57,6 +58,10 @@ def handle_errors(app: FastAPI, page: Callable[[Request, int, str], Response]) -
         unknown = error.status_code == HTTPStatus.NOT_FOUND and error.detail == HTTPStatus.NOT_FOUND.phrase
         detail = f"unknown address {request.url.path!r}" if unknown else str(error.detail)
         return answer(request, error.status_code, detail, dict(error.headers or {}))
+
+    @app.exception_handler(ClientDisconnect)
+    def of_the_client(_: Request, __: ClientDisconnect) -> Response:
+        return problem(HTTPStatus.BAD_REQUEST, "the connection ended before the body did")  # nobody reads it
 
     @app.exception_handler(Exception)
     def of_a_bug(request: Request, __: Exception) -> Response:

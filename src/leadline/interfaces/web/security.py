@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from leadline.core.units import parse_whole
 from leadline.interfaces.web.problems import problem
 from leadline.interfaces.web.settings import WebSettings
+from leadline.interfaces.web.uploads import UPLOADS
 
 COOKIE = "leadline-token"
 WEBSOCKET_REFUSED = 1008
@@ -38,7 +39,6 @@ class Guard:
         self._clock_s = clock_s
         self._left = float(settings.requests_per_minute)
         self._counted_s = clock_s()
-        self._too_long = f"the body is longer than {settings.most_bytes:,} bytes"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it."""
@@ -51,8 +51,12 @@ class Guard:
             await send({"type": "websocket.close", "code": WEBSOCKET_REFUSED})
             return
 
+        answered = False
+
         async def send_guarded(message: Message) -> None:
+            nonlocal answered
             if message["type"] == "http.response.start":
+                answered = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
@@ -62,7 +66,7 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send_guarded)
             return
-        await self._app(scope, self._measured(receive), send_guarded)
+        await self._app(scope, self._measured(receive, self._body_limit(scope), lambda: answered), send_guarded)
 
     def _refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that goes no further."""
@@ -70,8 +74,9 @@ class Guard:
         if host not in {name.strip("[]").lower() for name in self._settings.hosts}:
             # Another site's name that points here would let its pages read answers (DNS rebinding).
             return problem(HTTPStatus.MISDIRECTED_REQUEST, f"Host is {host[:100]!r}, which this server does not serve")
-        if (parse_whole(request.headers.get("content-length", "")) or 0) > self._settings.most_bytes:
-            return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_long)
+        most_bytes, too_long = self._body_limit(request.scope)
+        if (parse_whole(request.headers.get("content-length", "")) or 0) > most_bytes:
+            return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, too_long)
         if (elsewhere := self._elsewhere(request)) is not None:
             return elsewhere
         token = request.query_params.get("token")
@@ -139,16 +144,27 @@ class Guard:
         self._left -= 1
         return True
 
-    def _measured(self, receive: Receive) -> Receive:
-        """Return ``receive`` that ends a body that is too long, also one without a length."""
-        received = 0
+    def _body_limit(self, scope: Scope) -> tuple[int, str]:
+        """Return the size of the largest body of a request, and why a larger one is refused."""
+        path: str = scope["path"].removeprefix(self._settings.root_path)
+        most_bytes, fix = self._settings.most_bytes, ""
+        if scope["method"] == "PUT" and path.startswith(f"{UPLOADS}/"):
+            most_bytes, fix = self._settings.most_upload_bytes, ": start the server with a larger --upload-limit-mib"
+        return most_bytes, f"the body is longer than {most_bytes:,} bytes{fix}"
+
+    def _measured(self, receive: Receive, limit: tuple[int, str], answered: Callable[[], bool]) -> Receive:
+        """Return ``receive`` that ends a body that is too long, also one without a length.
+
+        Once the answer has begun, it is too late to refuse, and nothing keeps the rest.
+        """
+        received, (most_bytes, too_long) = 0, limit
 
         async def receive_measured() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self._settings.most_bytes:
-                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, self._too_long)
+            if received > most_bytes and not answered():
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, too_long)
             return message
 
         return receive_measured

@@ -15,7 +15,8 @@ class WebSettings(Frozen):
         root_path: path under which a proxy serves it, such as ``/node/n1/8080``.
         allow_submit: whether jobs may be submitted, cancelled and approved.
         allow_scripts: whether a script may be named as a workload, which is traced in the sandbox.
-        most_bytes: size of the largest body.
+        most_bytes: size of the largest body, uploads apart.
+        most_upload_bytes: size of the largest file that a client may upload.
         requests_per_minute: requests that are answered, on average; 200 open pages ask for 1,500.
         workers: verbs that run at once, and tasks.
         most_tasks: tasks that are kept, ended ones included.
@@ -29,6 +30,7 @@ class WebSettings(Frozen):
     allow_submit: bool = False
     allow_scripts: bool = False
     most_bytes: int = 2 * 2**20
+    most_upload_bytes: int = 512 * 2**20
     requests_per_minute: int = 6000
     workers: int = 4
     most_tasks: int = 100

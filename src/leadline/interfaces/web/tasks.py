@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from http import HTTPStatus
 from typing import IO, Any, cast
@@ -23,7 +24,9 @@ from leadline.interfaces.web.problems import FAULT
 from leadline.interfaces.web.settings import WebSettings
 from leadline.interfaces.web.tool_process import TaskCall, TaskEvent
 
-TASK = "leadline.task/1"
+TASK, TASKS = "leadline.task/1", "leadline.tasks/1"
+SUBJECTS = ("workload", "job", "run", "name")
+"""Arguments that tell people which task it is, the first that it has."""
 PROCESS = "leadline.interfaces.web.tool_process"
 _ID = re.compile(r"[0-9a-f]{8}-[1-9][0-9]{0,8}")
 """The server's run, and the number of the task in it."""
@@ -44,19 +47,33 @@ class TaskState(StrEnum):
     CANCELLED = "cancelled"
 
 
-TASK_SCHEMA: Document = {
-    "title": TASK,
-    "type": "object",
-    "properties": {
-        "schema": {"const": TASK}, "id": {"type": "string"}, "tool": {"type": "string"},
-        "state": {"enum": [state.value for state in TaskState]},
-        "step": {"type": "string", "description": "The step that began last; empty before the first."},
-        "elapsed_s": {"type": ["number", "null"], "description": "Seconds of work; null before it began."},
-        "answer": {"type": ["object", "null"], "description": "The tool's document, once the task is done."},
-        "error": {"type": "string", "description": "Why it failed; empty if it did not."},
-    },
-    "required": ["schema", "id", "tool", "state", "step", "elapsed_s", "answer", "error"],
+ENDED = (TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED)
+_STATUS: Document = {
+    "id": {"type": "string"}, "tool": {"type": "string"},
+    "subject": {"type": "string", "description": "The workload or job that it is about; empty without one."},
+    "state": {"enum": [state.value for state in TaskState]},
+    "step": {"type": "string", "description": "The step that began last; empty before the first."},
+    "created_at": {"type": "string", "format": "date-time", "description": "When the client started it, in UTC."},
+    "elapsed_s": {"type": ["number", "null"], "description": "Seconds of work; null before it began."},
+    "error": {"type": "string", "description": "Why it failed; empty if it did not."},
 }  # fmt: skip
+
+
+def _schema(properties: Document) -> Document:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+TASK_SCHEMA: Document = {"title": TASK} | _schema({
+    "schema": {"const": TASK}, **_STATUS,
+    "answer": {"type": ["object", "null"], "description": "The tool's document, once the task is done."},
+})  # fmt: skip
+TASKS_SCHEMA: Document = {"title": TASKS} | _schema({
+    "schema": {"const": TASKS},
+    "tasks": {"type": "array", "description": "The newest first.", "items": _schema({
+        **_STATUS,
+        "link": {"type": "string", "format": "uri-reference", "description": "Its address, from that of this list."},
+    })},
+})  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -65,6 +82,8 @@ class Task:
 
     id: str
     tool: Tool
+    subject: str = ""
+    created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     state: TaskState = TaskState.QUEUED
     step: str = ""
     answer: msgspec.Raw = field(default_factory=msgspec.Raw)
@@ -77,7 +96,7 @@ class Task:
     @property
     def ended(self) -> bool:
         """Tell whether it changes no more."""
-        return self.state in (TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED)
+        return self.state in ENDED
 
     @property
     def elapsed_s(self) -> float | None:
@@ -101,12 +120,16 @@ class Task:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    def to_document(self) -> Document:
-        """Return the state as a JSON document."""
+    def to_status(self) -> Document:
+        """Return the state without the answer."""
         return {
-            "schema": TASK, "id": self.id, "tool": self.tool.name, "state": self.state, "step": self.step,
-            "elapsed_s": self.elapsed_s, "answer": self.answer or None, "error": self.error,
+            "id": self.id, "tool": self.tool.name, "subject": self.subject, "state": self.state, "step": self.step,
+            "created_at": self.created_at, "elapsed_s": self.elapsed_s, "error": self.error,
         }  # fmt: skip
+
+    def to_document(self) -> Document:
+        """Return the state with the answer as a JSON document."""
+        return {"schema": TASK, **self.to_status(), "answer": self.answer or None}
 
 
 class TaskPool:
@@ -136,12 +159,18 @@ class TaskPool:
         tool.check(arguments)
         self._make_room()
         self._number += 1
-        task = Task(f"{self._run}-{self._number}", tool)
+        subject = next((text for name in SUBJECTS if isinstance(text := arguments.get(name), str)), "")
+        task = Task(f"{self._run}-{self._number}", tool, subject)
         self._tasks[task.id] = task
         call = TaskCall(tool.name, dict(arguments), str(self._settings.folder), self._settings.allow_scripts)
         task.work = asyncio.get_running_loop().create_task(self._work(task, call))
         task.work.add_done_callback(lambda work: task.end(TaskState.CANCELLED) if work.cancelled() else None)
         return task
+
+    def to_document(self) -> Document:
+        """Return the tasks that are kept as a JSON document, the newest first."""
+        tasks = [{**task.to_status(), "link": f"tasks/{task.id}"} for task in reversed(self._tasks.values())]
+        return {"schema": TASKS, "tasks": tasks}
 
     def get(self, task_id: str) -> Task:
         """Return a task.
