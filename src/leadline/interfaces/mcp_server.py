@@ -145,15 +145,14 @@ def create_server(settings: WebSettings) -> Server[TaskPool]:
 
     async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         try:
-            if (tool := offered.get(params.name)) is None:
-                raise InvalidInput(f"there is no tool {params.name[:100]!r}: the tools are {', '.join(offered)}")
+            tool = _find(offered, params.name)
             arguments = tool.check(params.arguments or {})
             if tool.acts and (question := await consent.ask(context, params, arguments)) is not None:
                 return question
             text = await _answer(context.lifespan_context, tool, arguments, scripts=settings.allow_scripts)
         except LeadlineError as error:
             return _failed(str(error))
-        except Exception:
+        except Exception:  # noqa: BLE001 - a bug must not show its details to an assistant
             _log.exception("the call of %s failed", params.name[:100])
             return _failed(FAULT)
         return CallToolResult(
@@ -162,6 +161,12 @@ def create_server(settings: WebSettings) -> Server[TaskPool]:
 
     return Server("leadline", version=__version__, instructions=INSTRUCTIONS, lifespan=lifespan,
                   on_list_tools=list_tools, on_call_tool=call_tool)  # fmt: skip
+
+
+def _find(offered: Mapping[str, Tool], name: str) -> Tool:
+    if name not in offered:
+        raise InvalidInput(f"there is no tool {name[:100]!r}: the tools are {', '.join(offered)}")
+    return offered[name]
 
 
 def _failed(why: str) -> CallToolResult:

@@ -108,11 +108,16 @@ def test_words_that_give_no_order_or_spare_a_job_cancel_nothing(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "cheapest place for config.json except Delta", "where should I run config.json, anywhere but Anvil",
-        "run config.json on Delta, not Anvil", "how long does config.json take on 4 A100s, not on an H100",
-        "estimate config.json on an A100 instead of an H100", "compare config.json and big.json on an H100",
-        "train config.json on a T4 with batch 8 or 16", "does model.onnx fit on a 24 GB card?",
-        "estimate config.json without using GPUs", "how long does config.json take on at least 4 GPUs of Delta?",
+        "cheapest place for config.json except Delta",
+        "where should I run config.json, anywhere but Anvil",
+        "run config.json on Delta, not Anvil",
+        "how long does config.json take on 4 A100s, not on an H100",
+        "estimate config.json on an A100 instead of an H100",
+        "compare config.json and big.json on an H100",
+        "train config.json on a T4 with batch 8 or 16",
+        "does model.onnx fit on a 24 GB card?",
+        "estimate config.json without using GPUs",
+        "how long does config.json take on at least 4 GPUs of Delta?",
     ],
 )
 def test_what_a_call_would_leave_out_or_turn_around_is_refused(text):

@@ -105,15 +105,20 @@ def _is_contradicted(call: ToolCall, question: Question) -> bool:
     """
     if cues.says("excluded", question.left_of_request()):
         return True
-    if call.tool != "submit" and call.tool not in WORKLOAD_TOOLS and cues.says("no-at-first", question.text):
+    if call.tool in WORKLOAD_TOOLS:
+        return _lacks_workload_part(call, question)
+    if call.tool == "submit":
+        return cues.says("no-submit", question.text) or cues.says("condition", question.text)
+    if cues.says("no-at-first", question.text):
         return True
-    if call.tool in ("submit", "cancel"):
-        refused = "no-submit" if call.tool == "submit" else "no-cancel"
-        return cues.says(refused, question.text) or cues.says("condition", question.text)
-    if call.tool in ("systems", "devices"):
-        return not call.arguments and not cues.says("places-in-general", question.left_of_request())
-    if call.tool not in WORKLOAD_TOOLS:
-        return False
+    if call.tool == "cancel":
+        return cues.says("no-cancel", question.text) or cues.says("condition", question.text)
+    lists_places = call.tool in ("systems", "devices") and not call.arguments
+    return lists_places and not cues.says("places-in-general", question.left_of_request())
+
+
+def _lacks_workload_part(call: ToolCall, question: Question) -> bool:
+    """Tell whether a question about a workload orders or says more than its call, or asks nothing new."""
     before = question.before
     repeats = before is not None and (call.tool, call.arguments) == (before.tool, before.arguments)
     if repeats and not (question.has_workload or (call.tool == "fit" and question.says("fit"))):
