@@ -5,9 +5,13 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import anyio
+import msgspec
+import psutil
 import pytest
 
 mcp = pytest.importorskip("mcp", reason="needs the [mcp] extra")
@@ -16,9 +20,13 @@ httpx2 = pytest.importorskip("httpx2", reason="needs the client of the SDK")
 from mcp import StdioServerParameters  # noqa: E402
 from mcp.client.client import Client  # noqa: E402
 from mcp.client.streamable_http import streamable_http_client  # noqa: E402
+from mcp.shared.exceptions import MCPError  # noqa: E402
 from mcp_types import ElicitResult  # noqa: E402
 
+from leadline.execution.processes import run_process  # noqa: E402
+from leadline.interfaces.tools import tools  # noqa: E402
 from leadline.interfaces.web.settings import WebSettings  # noqa: E402
+from tests.catalog.test_live import SITE  # noqa: E402
 from tests.interfaces.test_tools import LLAMA  # noqa: E402
 
 TOKEN = secrets.token_hex(8)
@@ -72,6 +80,13 @@ def over_stdio(folder, **settings):
 
 @contextmanager
 def over_http(folder, **settings):
+    with served(folder, **settings) as (_, address):
+        yield connected(address)
+
+
+@contextmanager
+def served(folder, **settings):
+    """Start the server, and yield its process and its address."""
     token_file = folder.parent / "token"
     token_file.write_text(TOKEN)
     flags = [f"--{name.replace('_', '-')}" for name in settings]
@@ -81,7 +96,7 @@ def over_http(folder, **settings):
     ) as server:
         address = server.stderr.readline().rpartition(" ")[2].strip()
         try:
-            yield connected(address)
+            yield server, address
         finally:
             server.terminate()
 
@@ -208,3 +223,171 @@ def test_a_call_that_cannot_be_answered_is_an_error_that_says_why(folder, tool, 
     answer = with_client(in_process(folder), ask)
     assert answer.is_error
     assert why in answer.content[0].text
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_over_http_a_call_sees_the_files_as_they_are_now(folder, mode, tmp_path):
+    site = tmp_path / "data" / "leadline" / "catalog" / "sites" / "lab.toml"
+    model = tmp_path / "data" / "leadline" / "models" / "fresh.npz"
+
+    async def ask(client):
+        async def found(name):
+            """Look until a changed file must have been noticed."""
+            for _ in range(100):
+                answer = await client.call_tool("systems", {"name": name})
+                if not answer.is_error:
+                    break
+                await anyio.sleep(0.1)
+            return answer
+
+        unknown = await client.call_tool("systems", {"name": "Bench"})
+        site.parent.mkdir(parents=True)
+        site.write_text(SITE.format(hours=48))
+        bench = await found("Bench")
+        listed = await client.call_tool("systems", {})
+        fit = await client.call_tool("fit", {"workload": "config.json", "on": ["Bench"]})
+        site.write_text(SITE.format(hours=2).replace("Bench", "Atoll"))
+        atoll = await found("Atoll")
+        model.parent.mkdir()
+        model.write_bytes(b"no model")
+        return unknown, bench, listed, fit, atoll, await client.call_tool("models", {"name": "fresh"})
+
+    with over_http(folder) as server:
+        unknown, bench, listed, fit, atoll, damaged = with_client(server, ask, mode=mode)
+    assert unknown.is_error
+    assert bench.structured_content["partitions"][0]["name"] == "gpu"
+    assert "Bench" in [system["name"] for system in listed.structured_content["systems"]]
+    assert fit.structured_content["fits"]
+    assert atoll.structured_content["partitions"][0]["limits"]["max_walltime_s"] == 7200
+    assert "fresh.npz" in damaged.content[0].text
+
+
+class NoArguments(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Arguments of a tool that takes none."""
+
+
+def with_a_slow_tool(monkeypatch, answer):
+    """Let the server offer a tool ``slow``, beside the real ones."""
+
+    def with_slow(folder, *, scripts):
+        offered = tools(folder, scripts=scripts)
+        slow = msgspec.structs.replace(offered["devices"], name="slow", arguments=NoArguments, answer=answer)
+        return {**offered, "slow": slow}
+
+    monkeypatch.setattr("leadline.interfaces.mcp_server.tools", with_slow)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_cancelled_call_holds_up_neither_the_next_one_nor_the_end(folder, mode, monkeypatch):
+    codes = []
+    with_a_slow_tool(monkeypatch, lambda: codes.append(run_process(["sleep", "60"]).returncode))
+
+    async def ask(client):
+        with anyio.move_on_after(0.5) as waited:
+            await client.call_tool("slow", {})
+        return waited.cancelled_caught, await client.call_tool("devices", {"name": "T4"})
+
+    began_s = time.monotonic()
+    cancelled, answer = with_client(in_process(folder), ask, mode=mode)
+    while not codes:
+        assert time.monotonic() - began_s < 20
+        time.sleep(0.05)
+    assert cancelled
+    assert answer.structured_content["name"] == "T4"
+    assert codes == [-9]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fault_of_the_server_is_an_error_without_its_details(folder, mode, monkeypatch):
+    def fail():
+        raise RuntimeError("secret detail")
+
+    with_a_slow_tool(monkeypatch, fail)
+
+    async def ask(client):
+        return await client.call_tool("slow", {})
+
+    answer = with_client(in_process(folder), ask, mode=mode)
+    assert answer.is_error
+    assert answer.content[0].text == "a fault of Leadline's own; the server's log has the details"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["cancel", "disconnect", "terminate"])
+def test_a_script_that_is_traced_ends_with_its_call_and_with_the_server(folder, mode, how, monkeypatch):
+    pytest.importorskip("torch", reason="a script is traced with torch")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    (folder / "train.py").write_text("import time\nwhile True:\n    time.sleep(1)\n")
+
+    with served(folder, allow_scripts=True) as (server, address):
+        processes = []
+
+        async def ask(client):
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.call_tool, "estimate", {"workload": "train.py", "on": ["T4"]})
+                while not any("bootstrap.py" in " ".join(child.cmdline()) for child in processes):
+                    await anyio.sleep(0.05)
+                    processes[:] = psutil.Process(server.pid).children(recursive=True)
+                if how == "cancel":
+                    group.cancel_scope.cancel()
+                elif how == "terminate":
+                    server.terminate()
+                    with anyio.CancelScope(shield=True):
+                        await anyio.to_thread.run_sync(lambda: psutil.wait_procs(processes, timeout=15))
+                    group.cancel_scope.cancel()
+                else:
+                    raise ConnectionError("the client goes")
+            _, alive = await anyio.to_thread.run_sync(lambda: psutil.wait_procs(processes, timeout=15))
+            assert alive == []
+            return await client.call_tool("devices", {"name": "T4"}) if how == "cancel" else None
+
+        try:
+            answer = with_client(connected(address), ask, mode=mode)
+            assert answer is None or answer.structured_content["name"] == "T4"
+        except* (ConnectionError, MCPError):
+            assert how != "cancel"
+        _, alive = psutil.wait_procs(processes, timeout=15)
+        assert alive == []
+
+
+def test_two_clients_at_once_get_their_own_answers(folder):
+    names = ["T4", "V100 SXM2 32GB", "A100 SXM4 80GB"]
+
+    with served(folder) as (_, address):
+
+        async def run():
+            answers = {}
+
+            async def ask(mode, name):
+                async with Client(connected(address), mode=mode) as client:
+                    answers[mode, name] = (await client.call_tool("devices", {"name": name})).structured_content["name"]
+
+            async with anyio.create_task_group() as group:
+                for mode in MODES:
+                    for name in names:
+                        group.start_soon(ask, mode, name)
+            return answers
+
+        assert anyio.run(run) == {(mode, name): name for mode in MODES for name in names}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401), ({"Authorization": "Bearer no-such-token-0000"}, 401),
+        ({"Authorization": f"Bearer {TOKEN}", "Host": "attacker.example:80"}, 421),
+        ({"Cookie": "leadline-token-{port}=" + TOKEN, "Origin": "http://attacker.example"}, 403),
+        ({"Authorization": f"Bearer {TOKEN}"}, 200),
+    ],
+)  # fmt: skip
+def test_over_http_strangers_and_rebound_names_are_refused(folder, headers, status):
+    call = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"},
+    }}  # fmt: skip
+    with served(folder) as (_, address):
+        port = address.rpartition(":")[2].partition("/")[0]
+        sent = {name: value.replace("{port}", port) for name, value in headers.items()}
+        accepted = {"Accept": "application/json, text/event-stream", **sent}
+        answer = httpx2.post(address, json=call, headers=accepted, timeout=30)
+    assert answer.status_code == status

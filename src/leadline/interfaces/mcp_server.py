@@ -1,13 +1,14 @@
 """The tools for assistants that speak the Model Context Protocol."""
 
+import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import anyio
-from anyio import to_thread
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
@@ -28,16 +29,20 @@ from mcp_types import (
 from mcp_types import Tool as ToolDescription
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from leadline import __version__
+from leadline.app.composition import keep_catalog_live
 from leadline.core.documents import parse_json, to_json
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.interfaces.chat.command_line import shown_command
 from leadline.interfaces.json_schemas import json_schema
 from leadline.interfaces.tools import Tool, tools
+from leadline.interfaces.web.problems import FAULT
 from leadline.interfaces.web.security import Guard
 from leadline.interfaces.web.settings import WebSettings
+from leadline.interfaces.web.tasks import TaskPool
 
 INSTRUCTIONS = (
     "Leadline predicts time, memory and cost of AI jobs on HPC systems before they run, recommends systems, and "
@@ -54,7 +59,9 @@ ANSWER = "agree"
 MOST_OPEN = 100
 """Questions to the user that wait for an answer; the oldest goes first."""
 
-Context = ServerRequestContext[Any, Any]
+_log = logging.getLogger(__name__)
+
+Context = ServerRequestContext[TaskPool, Any]
 
 
 class Consent:
@@ -110,8 +117,13 @@ async def _elicit(context: Context, question: ElicitRequestFormParams, command: 
         raise InvalidInput(f"nothing was done, because {why}: they can type {command}") from error
 
 
-def create_server(settings: WebSettings) -> Server[Any]:
-    """Return the server; without ``allow_submit`` it has only tools that change nothing."""
+def create_server(settings: WebSettings) -> Server[TaskPool]:
+    """Return the server; without ``allow_submit`` it has only tools that change nothing.
+
+    Raises:
+        InvalidInput: a file of the user's catalog cannot be read.
+    """
+    keep_catalog_live(_log.warning)  # the user, a probe or a calibration may change it while an assistant is connected
     offered = {
         tool.name: tool
         for tool in tools(settings.folder, scripts=settings.allow_scripts).values()
@@ -119,26 +131,69 @@ def create_server(settings: WebSettings) -> Server[Any]:
     }
     consent = Consent()
 
+    @asynccontextmanager
+    async def lifespan(_: Server[TaskPool]) -> AsyncIterator[TaskPool]:
+        pool = TaskPool(settings)
+        try:
+            yield pool
+        finally:
+            with anyio.CancelScope(shield=True):
+                await pool.close()
+
     async def list_tools(_: Context, __: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=[_described(tool) for tool in offered.values()])
 
     async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult | InputRequiredResult:
         try:
-            if (tool := offered.get(params.name)) is None:
-                raise InvalidInput(f"there is no tool {params.name[:100]!r}: the tools are {', '.join(offered)}")
+            tool = _find(offered, params.name)
             arguments = tool.check(params.arguments or {})
             if tool.acts and (question := await consent.ask(context, params, arguments)) is not None:
                 return question
-            document = await to_thread.run_sync(partial(tool.answer, **arguments))
+            text = await _answer(context.lifespan_context, tool, arguments, scripts=settings.allow_scripts)
         except LeadlineError as error:
-            return CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)
-        text = to_json(document, indent=0)
+            return _failed(str(error))
+        except Exception:  # noqa: BLE001 - a bug must not show its details to an assistant
+            _log.exception("the call of %s failed", params.name[:100])
+            return _failed(FAULT)
         return CallToolResult(
             content=[TextContent(type="text", text=text)], structured_content=parse_json(text, label=tool.name)
         )
 
-    return Server("leadline", version=__version__, instructions=INSTRUCTIONS, on_list_tools=list_tools,
-                  on_call_tool=call_tool)  # fmt: skip
+    return Server("leadline", version=__version__, instructions=INSTRUCTIONS, lifespan=lifespan,
+                  on_list_tools=list_tools, on_call_tool=call_tool)  # fmt: skip
+
+
+def _find(offered: Mapping[str, Tool], name: str) -> Tool:
+    if name not in offered:
+        raise InvalidInput(f"there is no tool {name[:100]!r}: the tools are {', '.join(offered)}")
+    return offered[name]
+
+
+def _failed(why: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=why)], is_error=True)
+
+
+async def _answer(pool: TaskPool, tool: Tool, arguments: Mapping[str, Any], *, scripts: bool) -> str:
+    """Return a tool's document as JSON; ``LeadlineError`` if the tool has none.
+
+    A client that cancels the call, or leaves, ends the work on a script, which may take minutes. A change is not
+    abandoned halfway.
+    """
+    if not (scripts and "workload" in arguments):
+        with anyio.CancelScope(shield=tool.acts):
+            return to_json(await pool.run(partial(tool.answer, **arguments)), indent=0)
+    try:
+        task = pool.start(tool, arguments)
+    except HTTPException as error:
+        raise LeadlineError(error.detail) from error
+    try:
+        async for _ in pool.follow(task):
+            pass
+    finally:
+        pool.cancel(task)
+    if not task.answer:
+        raise LeadlineError(task.error or "the call was cancelled, because the server ends")
+    return bytes(task.answer).decode()
 
 
 def run_on_stdio(settings: WebSettings) -> None:

@@ -16,6 +16,7 @@ from leadline.interfaces.chat.question import ToolCall
 SYSTEMS = ("Pitzer", "Ascend", "Delta", "Anvil")
 ON_T4 = ToolCall("estimate", {"workload": "config.json", "on": ["T4"], "batch": 8}, "batch")
 SUBMITTED = ToolCall("submit", {"command": ["python", "train.py"], "on": ["Pitzer"]})
+ONE_JOB = ToolCall("jobs", {"job": "coral-unet"})
 
 
 QUESTIONS_WITH_NUMBERS = (
@@ -89,6 +90,60 @@ def test_a_follow_up_changes_the_question_before(text, arguments):
 )
 def test_what_no_tool_answers_for_certain_is_refused(text, before):
     assert isinstance(asked(text, before), Refusal)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "never kill job 48213", "I'd rather not cancel coral-unet", "is it safe to cancel coral-unet",
+        "what happens if I cancel job 48213", "undo the cancel of coral-unet", "should I kill job 48213",
+        "stop telling me about coral-unet", "cancel all jobs except coral-unet", "cancel everything but coral-unet",
+        "cancel coral-unet and soil-gnn but not fish-vit",
+    ],
+)  # fmt: skip
+def test_words_that_give_no_order_or_spare_a_job_cancel_nothing(text):
+    assert isinstance(asked(text), Refusal)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cheapest place for config.json except Delta",
+        "where should I run config.json, anywhere but Anvil",
+        "run config.json on Delta, not Anvil",
+        "how long does config.json take on 4 A100s, not on an H100",
+        "estimate config.json on an A100 instead of an H100",
+        "compare config.json and big.json on an H100",
+        "train config.json on a T4 with batch 8 or 16",
+        "does model.onnx fit on a 24 GB card?",
+        "estimate config.json without using GPUs",
+        "how long does config.json take on at least 4 GPUs of Delta?",
+    ],
+)
+def test_what_a_call_would_leave_out_or_turn_around_is_refused(text):
+    assert isinstance(asked(text), Refusal)
+
+
+@pytest.mark.parametrize("text", ["start train.py on Delta with 2 gpus", "please do not submit train.py"])
+def test_an_order_about_a_submission_is_no_question_about_its_workload(text):
+    assert isinstance(asked(text), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("text", "before"),
+    [
+        ("never mind", ON_T4), ("thanks", ON_T4), ("is that the cheapest?", ON_T4), ("yes", SUBMITTED),
+        ("no, don't", SUBMITTED), ("not with 4 gpus", SUBMITTED), ("not that one", ONE_JOB),
+        ("kill it if it is stuck", ONE_JOB), ("should I cancel it?", ONE_JOB),
+    ],
+)  # fmt: skip
+def test_a_follow_up_that_asks_nothing_is_not_answered(text, before):
+    assert isinstance(asked(text, before), Refusal)
+
+
+@pytest.mark.parametrize("text", ["cancel coral-unet, I do not need it", "please kill coral-unet, it is not learning"])
+def test_a_reason_to_cancel_may_have_a_negation(text):
+    assert asked(text) == ("cancel", {"jobs": ["coral-unet"]})
 
 
 @given(st.text(max_size=300), st.sampled_from([None, ON_T4, SUBMITTED]))

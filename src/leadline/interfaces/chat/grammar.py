@@ -62,7 +62,9 @@ def understand(
         return Refusal(why)
     tool = likely_tool(question, model)
     call = None if tool == REFUSED else _call(tool, question)
-    return call if call is not None and _is_certain(call, question, model.known) else Refusal(NOT_UNDERSTOOD)
+    if call is None or _is_contradicted(call, question) or not _is_certain(call, question, model.known):
+        return Refusal(NOT_UNDERSTOOD)
+    return call
 
 
 def _call(tool: str, question: Question) -> ToolCall | None:
@@ -94,6 +96,38 @@ def _why_impossible(question: Question) -> str:
     if question.says("impossible") and not (submits or changes or asks_to_fit or question.says("history")):
         return "None of my tools can do this; I predict, recommend, show, submit and cancel."
     return ""
+
+
+def _is_contradicted(call: ToolCall, question: Question) -> bool:
+    """Tell whether a call turns the question around or leaves a part of it out.
+
+    The question may exclude what the call names, give no order, have a value that the call lacks, or change nothing.
+    """
+    if cues.says("excluded", question.left_of_request()):
+        return True
+    if call.tool in WORKLOAD_TOOLS:
+        return _lacks_workload_part(call, question)
+    if call.tool == "submit":
+        return cues.says("no-submit", question.text) or cues.says("condition", question.text)
+    if cues.says("no-at-first", question.text):
+        return True
+    if call.tool == "cancel":
+        return cues.says("no-cancel", question.text) or cues.says("condition", question.text)
+    lists_places = call.tool in ("systems", "devices") and not call.arguments
+    return lists_places and not cues.says("places-in-general", question.left_of_request())
+
+
+def _lacks_workload_part(call: ToolCall, question: Question) -> bool:
+    """Tell whether a question about a workload orders or says more than its call, or asks nothing new."""
+    before = question.before
+    repeats = before is not None and (call.tool, call.arguments) == (before.tool, before.arguments)
+    if repeats and not (question.has_workload or (call.tool == "fit" and question.says("fit"))):
+        return True
+    orders = cues.says("no-submit", question.text) or cues.says("order-to-submit", question.text)
+    if orders and not any(question.says(tool) for tool in WORKLOAD_TOOLS):
+        return True
+    another = question.reading.says("file") or question.reading.says("hub")
+    return another or question.says("lower-bound") or cues.says("unread-value", question.left_of_request())
 
 
 def _is_certain(call: ToolCall, question: Question, known: Collection[str]) -> bool:

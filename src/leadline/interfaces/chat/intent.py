@@ -1,6 +1,7 @@
 """Choose the tool that a question asks for: a linear model over its words, names, values and cues.
 
-``benchmarks.interfaces.fit_chat`` fits the model to the development questions and writes ``learned.json``.
+``benchmarks.interfaces.fit_chat`` fits the model to the development questions and writes ``learned.json``; with
+``--cross-validate`` it prints how a fit does on questions that it has not seen, and writes nothing.
 """
 
 import re
