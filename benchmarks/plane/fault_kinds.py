@@ -326,9 +326,11 @@ class Injector:
 
     def _journal(self) -> str:
         """Remove the journal under the running plane, which has the jobs in memory; then let a new plane find them."""
-        # A job that was submitted a moment ago may be in the journal alone, and a new plane has not read it yet.
+        # A job that was submitted a moment ago may be in the journal alone, and a new plane has not read it yet. While
+        # a plane runs without its own journal, a second removal would put its small one over the one that was moved.
         recent = time.monotonic() - self.submitted_s < READ_S
-        if recent or not self._down.isdisjoint({"plane", "disk", "variables", "journal"}) or not self.plane.has_jobs():
+        blocking = {"plane", "disk", "variables", "journal", "own journal"}
+        if recent or not self._down.isdisjoint(blocking) or not self.plane.has_jobs():
             return ""
         journal = PlaneJournal(self.staff.journal)
         if not journal.open_jobs():
