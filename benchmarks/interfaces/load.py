@@ -87,7 +87,7 @@ def fill(folder: Path, jobs: int, runs: int) -> None:
         key, at = f"job-{number:05}", iso_utc(now_s - 60.0 * (jobs - number))
         spec = JobSpec(f"train-{rng.randrange(50)}", ("python", "train.py"), request, system="Pitzer", partition="gpu")
         state = JobState.COMPLETED if ended else JobState.PENDING
-        made.append(Job(key, spec, Policy((place,)), state=state, created_at=at))
+        made.append(Job(key, spec, Policy((place,)), state=state, created_at=at, recorded=ended))
         attempts.append(Attempt(f"a{number:05}", key, 1, place, request, batch=f"a{number:05}",
                                 scheduler_id=str(1000 + number), noted_at=at, submitted_at=at, started_at=at,
                                 state=JobState.COMPLETED if ended else JobState.RUNNING,
@@ -119,7 +119,7 @@ def serving(folder: Path) -> Iterator[tuple[str, str, psutil.Process]]:
         raise RuntimeError("leadline web ended before it served")
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 async def first_paint(address: str, token: str) -> dict[str, int]:

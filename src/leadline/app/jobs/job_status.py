@@ -133,7 +133,7 @@ class ArrayStatus(Frozen):
 def job_statuses(
     names: Sequence[str] = (), *, all_jobs: bool = False, limit: int | None = None
 ) -> tuple[JobStatus, ...]:
-    """Return the status of the named jobs, else of active jobs or the last ``limit`` jobs, newest first.
+    """Return the status of the named jobs, else of the active or all jobs, newest first, at most ``limit``.
 
     Raises:
         UnknownName: there is no such job.

@@ -152,7 +152,7 @@ def build_jobs(submission: JobSubmission, last: str, after: tuple[str, ...] = ()
 
 
 def find_jobs(names: Sequence[str] = (), *, all_jobs: bool = False, limit: int | None = None) -> tuple[Job, ...]:
-    """Return the named jobs in that order; without names, the active jobs or the last ``limit`` jobs, newest first.
+    """Return the named jobs in that order; without names, the active jobs or all jobs, newest first, at most ``limit``.
 
     The finished elements of an active array are included.
 
@@ -171,7 +171,7 @@ def find_jobs(names: Sequence[str] = (), *, all_jobs: bool = False, limit: int |
         at_work = [job for job in reversed(journal.open_jobs()) if not job.closed]
         arrays = dict.fromkeys(job.group for job in at_work if job.group)
         ended = [each for group in arrays for each in journal.array_elements(group) if each.closed]
-        return (*at_work, *ended)
+        return (*at_work, *ended)[:limit]
 
 
 def find_job(name: str) -> Job:
