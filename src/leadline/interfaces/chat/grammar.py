@@ -108,11 +108,11 @@ def _is_contradicted(call: ToolCall, question: Question) -> bool:
     if call.tool in WORKLOAD_TOOLS:
         return _lacks_workload_part(call, question)
     if call.tool == "submit":
-        return cues.says("no-submit", question.text) or cues.says("condition", question.text)
+        return cues.says("no-submit", question.text) or question.says("condition")
     if cues.says("no-at-first", question.text):
         return True
     if call.tool == "cancel":
-        return cues.says("no-cancel", question.text) or cues.says("condition", question.text)
+        return cues.says("no-cancel", question.text) or question.says("condition")
     lists_places = call.tool in ("systems", "devices") and not call.arguments
     return lists_places and not cues.says("places-in-general", question.left_of_request())
 
@@ -121,13 +121,23 @@ def _lacks_workload_part(call: ToolCall, question: Question) -> bool:
     """Tell whether a question about a workload orders or says more than its call, or asks nothing new."""
     before = question.before
     repeats = before is not None and (call.tool, call.arguments) == (before.tool, before.arguments)
-    if repeats and not (question.has_workload or (call.tool == "fit" and question.says("fit"))):
+    if repeats and not (question.has_workload or question.says(call.tool)):
         return True
     orders = cues.says("no-submit", question.text) or cues.says("order-to-submit", question.text)
     if orders and not any(question.says(tool) for tool in WORKLOAD_TOOLS):
         return True
-    another = question.reading.says("file") or question.reading.says("hub")
-    return another or question.says("lower-bound") or cues.says("unread-value", question.left_of_request())
+    return (
+        _names_another(question)
+        or question.says("lower-bound")
+        or cues.says("unread-value", question.left_of_request())
+    )
+
+
+def _names_another(question: Question) -> bool:
+    """Tell whether a question names a second workload of the kind of the first, a file or a model of the hub."""
+    workload = question.reading.slots.get("workload", "")
+    cue = "hub" if cues.pattern("hub").fullmatch(workload) else "file"
+    return any(match[0] != workload for match in cues.pattern(cue).finditer(question.reading.text))
 
 
 def _is_certain(call: ToolCall, question: Question, known: Collection[str]) -> bool:
