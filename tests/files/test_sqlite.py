@@ -224,3 +224,19 @@ def test_the_folder_of_a_file_that_is_missing_stays_missing(tmp_path):
     with pytest.raises(LeadlineError, match="cannot be used"):
         PlaneJournal(Path("/proc/nowhere/journal.sqlite"))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_opened_twice_here_keeps_its_log_while_another_process_opens_and_closes_it(tmp_path):
+    # POSIX locks belong to the process: if a second opening drops those of the first, another process takes itself for
+    # the only user of the file, and removes the log with all later writes.
+    reader = (
+        "import sys\nfrom pathlib import Path\nfrom leadline.execution.plane.journal import PlaneJournal\n"
+        "with PlaneJournal(Path(sys.argv[1])) as journal:\n    print(len(journal.newest_jobs()))\n"
+    )
+    path = tmp_path / "journal.sqlite"
+    with PlaneJournal(path) as first, PlaneJournal(path) as second:
+        for number in range(3):
+            (first if number % 2 else second).add([job(f"{number:012}")])
+            done = subprocess.run([sys.executable, "-c", reader, str(path)], capture_output=True, text=True, check=True)
+            assert done.stdout.strip() == str(number + 1)
+            assert path.with_name("journal.sqlite-wal").exists()

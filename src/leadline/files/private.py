@@ -33,7 +33,10 @@ def make_private_file(path: Path) -> None:
     Raises:
         OSError: it cannot be created.
     """
-    os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
+    # Closing any descriptor of a file drops all locks of this process on it, those of its open databases too.
+    if not path.exists():
+        with suppress(FileExistsError):
+            os.close(os.open(path.resolve(), os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def tighten(path: Path) -> None:
