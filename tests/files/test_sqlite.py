@@ -240,3 +240,14 @@ def test_a_file_opened_twice_here_keeps_its_log_while_another_process_opens_and_
             done = subprocess.run([sys.executable, "-c", reader, str(path)], capture_output=True, text=True, check=True)
             assert done.stdout.strip() == str(number + 1)
             assert path.with_name("journal.sqlite-wal").exists()
+
+
+def test_a_link_to_itself_is_refused_and_one_to_a_new_file_is_followed(tmp_path):
+    loop = tmp_path / "loop.sqlite"
+    loop.symlink_to(loop.name)
+    with pytest.raises(LeadlineError, match=r"loop\.sqlite"):
+        PlaneJournal(loop)
+    link = tmp_path / "link.sqlite"
+    link.symlink_to("new.sqlite")
+    PlaneJournal(link).close()
+    assert (tmp_path / "new.sqlite").stat().st_size

@@ -36,7 +36,7 @@ def make_private_file(path: Path) -> None:
     # Closing any descriptor of a file drops all locks of this process on it, those of its open databases too.
     if not path.exists():
         with suppress(FileExistsError):
-            os.close(os.open(path.resolve(), os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            os.close(os.open(os.path.realpath(path), os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def tighten(path: Path) -> None:
