@@ -8,7 +8,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -25,9 +25,13 @@ from leadline.execution.plane.journal import PlaneJournal, attempt_event
 from leadline.history.sqlite import SqliteHistory
 
 READERS, JOBS, RUNS = 200, 10_000, 100_000
-PAGES = ("jobs", "jobs/table", "history", "systems", "", "models", "campaigns")
+PAGES = ("jobs", "history", "systems", "", "models", "campaigns")
 THINKS_S = (4.0, 12.0)
 """How long a reader looks at a page: thirty times less than the two to six minutes of an ordinary reader."""
+CHANGES_S = 5.0
+"""A job changes so often; each reader of the page of jobs then asks for its table again, as the page does."""
+WAITS_S = 2.0
+"""Longest time until the page asks, as in ``static/app.js``."""
 LASTS_S = 120.0
 """An hour of ordinary readers, thirty times as fast."""
 LATEST_MS = 300.0
@@ -52,7 +56,7 @@ def load_rows(folder: Path, *, quick: bool = False) -> list[BenchmarkRow]:
     fill(folder, jobs, runs)
     with serving(folder) as (address, token, server):
         first = asyncio.run(first_paint(address, token))
-        load = asyncio.run(read(address, token, server, readers, LASTS_S / 6 if quick else LASTS_S))
+        load = asyncio.run(read(folder, address, token, server, readers, LASTS_S / 6 if quick else LASTS_S))
     times_s = sorted(time_s for page in load.times_s.values() for time_s in page)
     p95_ms = 1000 * times_s[int(0.95 * len(times_s))]
     half = len(load.memory_bytes) // 2
@@ -60,7 +64,8 @@ def load_rows(folder: Path, *, quick: bool = False) -> list[BenchmarkRow]:
     each = ", ".join(f"/{page} {1000 * sorted(one)[int(0.95 * len(one))]:.0f}" for page, one in load.times_s.items())
     return [
         at_most("page, 95th percentile", p95_ms, LATEST_MS, "ms", n=len(times_s),
-                how=f"{readers} readers with an event stream each, {jobs:,} jobs, {runs:,} runs; by page: {each}"),
+                how=f"{readers} readers with an event stream each, {jobs:,} jobs, one of which changes every "
+                f"{CHANGES_S:g} s, {runs:,} runs; by page: {each}"),
         at_most("pages that failed under load", len(load.failures), 0, "pages", n=len(times_s),
                 how="; ".join(load.failures[:3])),
         at_most("growth of the server's memory", 100 * (after / before - 1), GROWTH_PERCENT, "%",
@@ -127,8 +132,6 @@ async def first_paint(address: str, token: str) -> dict[str, int]:
     sizes = {}
     async with _client(address, token) as client:
         for page in PAGES:
-            if "/" in page:
-                continue
             size, text = await _sent(client, page)
             for link in sorted(set(re.findall(r'(?:href|src)="(\.{1,2}/static/[^"]+)"', text))):
                 size += (await _sent(client, link))[0]
@@ -144,38 +147,84 @@ async def _sent(client: httpx.AsyncClient, path: str) -> tuple[int, str]:
         return headers + answer.num_bytes_downloaded, body.decode()
 
 
-async def read(address: str, token: str, server: psutil.Process, readers: int, lasts_s: float) -> Load:
-    """Let readers look at pages for a time, each with an event stream."""
+async def read(folder: Path, address: str, token: str, server: psutil.Process, readers: int, lasts_s: float) -> Load:
+    """Let readers look at pages for a time, each with an event stream, while jobs change."""
     load, until = Load(), time.monotonic() + lasts_s
-
-    async def follow() -> None:
-        async with _client(address, token) as client, client.stream("GET", "api/v1/events", timeout=None) as stream:
-            async for line in stream.aiter_lines():
-                load.events += line.startswith("event:")
-
-    async def look(rng: random.Random) -> None:
-        async with _client(address, token) as client:
-            await asyncio.sleep(rng.uniform(0, THINKS_S[1]))
-            while time.monotonic() < until:
-                page, began = rng.choice(PAGES), time.monotonic()
-                answer = await client.get(page)
-                load.times_s[page].append(time.monotonic() - began)
-                if answer.status_code != 200:
-                    load.failures.append(f"/{page}: {answer.status_code}")
-                await asyncio.sleep(rng.uniform(*THINKS_S))
+    people = [Reader(random.Random(number), load, address, token, until) for number in range(readers)]  # noqa: S311
 
     async def watch() -> None:
         while time.monotonic() < until:
             await asyncio.sleep(lasts_s / 60)
             load.memory_bytes.append(server.memory_info().rss)
 
-    streams = [asyncio.create_task(follow()) for _ in range(readers)]
-    await asyncio.gather(watch(), *(look(random.Random(number)) for number in range(readers)))  # noqa: S311 - not secret
+    streams = [asyncio.create_task(reader.follow()) for reader in people]
+    await asyncio.gather(watch(), change(folder, until), *(reader.look() for reader in people))
     for stream in streams:
         stream.cancel()
     await asyncio.gather(*streams, return_exceptions=True)
     return load
 
 
+async def change(folder: Path, until: float) -> None:
+    """Write a job's state into the journal now and then, as a plane does."""
+    with PlaneJournal(folder / "leadline" / "plane" / "journal.sqlite") as journal:
+        attempt = journal.open_jobs()[0].attempts[0]
+        while time.monotonic() < until:
+            await asyncio.sleep(CHANGES_S)
+            journal.write(events=[attempt_event(EventKind.STATE, attempt, {"state": attempt.state.value})])
+
+
+@dataclass(slots=True)
+class Reader:
+    """A person who looks at one page after the other until a moment of ``time.monotonic``."""
+
+    rng: random.Random
+    load: Load
+    address: str
+    token: str
+    until: float
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def follow(self) -> None:
+        """Read the stream of events."""
+        async with (
+            _client(self.address, self.token) as client,
+            client.stream("GET", "api/v1/events", timeout=None) as stream,
+        ):
+            async for line in stream.aiter_lines():
+                if line.startswith("event:"):
+                    self.load.events += 1
+                    self.changed.set()
+
+    async def look(self) -> None:
+        """Look at pages; that of jobs asks for its table again after a change."""
+        async with _client(self.address, self.token) as client:
+            await asyncio.sleep(self.rng.uniform(0, THINKS_S[1]))
+            while time.monotonic() < self.until:
+                page = self.rng.choice(PAGES)
+                await self._ask(client, page)
+                leaves = time.monotonic() + self.rng.uniform(*THINKS_S)
+                while await self._hears(leaves):
+                    if page == "jobs":
+                        await asyncio.sleep(self.rng.uniform(0, WAITS_S))
+                        await self._ask(client, "jobs/table")
+
+    async def _hears(self, until: float) -> bool:
+        """Wait for a change until a moment; tell whether there was one."""
+        self.changed.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.changed.wait(), max(until - time.monotonic(), 0))
+        return self.changed.is_set()
+
+    async def _ask(self, client: httpx.AsyncClient, page: str) -> None:
+        began = time.monotonic()
+        answer = await client.get(page)
+        self.load.times_s[page].append(time.monotonic() - began)
+        if answer.status_code != 200:
+            self.load.failures.append(f"/{page}: {answer.status_code}")
+
+
 def _client(address: str, token: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+    # The server closes a connection that is idle for 5 s. A browser then asks again on another one, httpx does not.
+    limits = httpx.Limits(keepalive_expiry=4.0)
+    return httpx.AsyncClient(base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=60, limits=limits)

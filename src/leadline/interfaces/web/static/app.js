@@ -214,10 +214,13 @@
     draw();
   });
 
-  // Live jobs: one stream; each change asks the server for the part again.
+  // Live jobs: one stream; a change asks the server for the part again, not all its readers at the same moment.
   if (document.querySelector("[data-live=jobs]")) {
-    const stream = new EventSource(`${base}api/v1/events`);
-    stream.addEventListener("jobs", () => htmx.trigger(document.body, "refresh"));
+    const stream = new EventSource(`${base}api/v1/events`), WAITS_MS = 2000;
+    let due = 0;
+    stream.addEventListener("jobs", () => {
+      due ||= setTimeout(() => { due = 0; htmx.trigger(document.body, "refresh"); }, WAITS_MS * Math.random());
+    });
     window.addEventListener("pagehide", () => stream.close());
   }
 
