@@ -25,11 +25,14 @@ from leadline.execution.plane.journal import PlaneJournal, attempt_event
 from leadline.history.sqlite import SqliteHistory
 
 READERS, JOBS, RUNS = 200, 10_000, 100_000
-PAGES = ("jobs", "history", "systems", "", "models", "campaigns")
+JOB = "jobs/job-09999"
+PAGES = ("", "jobs", JOB, "systems", "systems/Pitzer", "campaigns", "models", "history", "chat")
+LIVE = {"jobs": "jobs/table", JOB: JOB}
+"""Page → what it asks for after a change."""
 THINKS_S = (4.0, 12.0)
 """How long a reader looks at a page: thirty times less than the two to six minutes of an ordinary reader."""
 CHANGES_S = 5.0
-"""A job changes so often; each reader of the page of jobs then asks for its table again, as the page does."""
+"""A job changes so often; each reader of live jobs then asks for them again, as the page does."""
 WAITS_S = 2.0
 """Longest time until the page asks, as in ``static/app.js``."""
 LASTS_S = 120.0
@@ -197,7 +200,7 @@ class Reader:
                     self.changed.set()
 
     async def look(self) -> None:
-        """Look at pages; that of jobs asks for its table again after a change."""
+        """Look at pages; those of jobs ask for their live part again after a change."""
         async with _client(self.address, self.token) as client:
             await asyncio.sleep(self.rng.uniform(0, THINKS_S[1]))
             while time.monotonic() < self.until:
@@ -205,9 +208,9 @@ class Reader:
                 await self._ask(client, page)
                 leaves = time.monotonic() + self.rng.uniform(*THINKS_S)
                 while await self._hears(leaves):
-                    if page == "jobs":
+                    if page in LIVE:
                         await asyncio.sleep(self.rng.uniform(0, WAITS_S))
-                        await self._ask(client, "jobs/table")
+                        await self._ask(client, LIVE[page])
 
     async def _hears(self, until: float) -> bool:
         """Wait for a change until a moment; tell whether there was one."""

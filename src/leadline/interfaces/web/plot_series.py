@@ -92,7 +92,7 @@ def measured_points(runs: Iterable[Run], quantity: str) -> dict[str, Any] | None
 def median_shares(runs: Sequence[Document]) -> dict[str, float]:
     """Return the median of used ÷ asked over the runs that ended well: of ``time`` and ``memory``, where known."""
     asked = {"time": ("elapsed_s", "walltime_s"), "memory": ("host_memory_bytes", "memory_bytes_per_node")}
-    completed = [run for run in runs if run["state"] == "COMPLETED"]
+    completed = [run for run in runs if run["state"] == JobState.COMPLETED]
     shares = {
         noun: [run["measured"][used]["value"] / limit for run in completed
                if used in run["measured"] and (limit := run["job"]["resources"][name])]
