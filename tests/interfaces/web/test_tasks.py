@@ -42,7 +42,15 @@ async def states(pool, task):
 
 
 def processes():
-    return [child for child in psutil.Process().children(recursive=True) if "tool_process" in " ".join(child.cmdline())]
+    """Return the processes of tasks that run; what another test has left unreaped has no command."""
+    return [child for child in psutil.Process().children(recursive=True) if "tool_process" in command_of(child)]
+
+
+def command_of(process):
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it has ended, as a zombie, too
+        return ""
 
 
 async def begun(pool, task):
