@@ -99,6 +99,13 @@ BENCHMARKS: dict[str, Benchmark] = {
          "benchmarks/plane"),
         seed=1,
     ),
+    "field": Benchmark(
+        "benchmarks.field.run",
+        "the field station on a real broker and Slurm: seasons, faults, ingestion, transfers",
+        (*_source("pipelines", "app/pipelines", "estimators/adaptive_transfer.py", "estimators/file_transfer.py"),
+         "examples/field_station", "benchmarks/field"),
+        seed=1,
+    ),
     "interfaces": Benchmark(
         "benchmarks.interfaces.run",
         "questions that the chat understands without a model, and the page under load",

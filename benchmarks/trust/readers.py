@@ -10,7 +10,7 @@ from benchmarks.trust.mutations import Form
 
 ROOMS = (
     "graph_files", "worker_answers", "table_files", "stored_files", "machine_files", "job_files", "journal_files",
-    "scheduler_answers",
+    "scheduler_answers", "pipeline_files",
 )  # fmt: skip
 """Modules of this package, each with a table ``READERS``."""
 

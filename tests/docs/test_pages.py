@@ -24,7 +24,8 @@ WITHOUT_COMMANDS = {
 }
 NEEDS = {
     "ask-in-your-words": (), "connect-an-assistant": ("mcp",), "estimate-a-jax-model": ("jax", "flax", "optax"),
-    "estimate-llm-inference": (), "export-an-answer": ("jinja2",), "manage-jobs": (), "use-the-page": ("fastapi",),
+    "estimate-llm-inference": (), "export-an-answer": ("jinja2",), "manage-jobs": (), "run-a-pipeline": ("watchfiles",),
+    "use-the-page": ("fastapi",),
 }  # fmt: skip
 """Packages that the commands of a page need instead of torch."""
 

@@ -26,6 +26,7 @@ READING = {
     "history": [{}, {"limit": 3}],
     "models": [{}],
     "campaigns": [{}],
+    "pipelines": [{}],
 }
 
 

@@ -17,8 +17,8 @@ LATEST_S = 2.5e11
 """Seconds since the epoch in the last year that dates reach."""
 
 _SIZE = re.compile(r"\s*(?P<number>\d{1,18}(?:\.\d{1,60})?)\s*(?P<unit>[KMGTP]?)(?P<binary>i?)B?\s*", re.IGNORECASE)
-_SPAN = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,60})?)\s*(?P<unit>ms|[smhd])", re.IGNORECASE)
-_SPAN_S = {"ms": 1e-3, "s": 1.0, "m": MINUTE_S, "h": HOUR_S, "d": DAY_S}
+_SPAN = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,60})?)\s*(?P<unit>ms|min|[smhd])", re.IGNORECASE)
+_SPAN_S = {"ms": 1e-3, "s": 1.0, "m": MINUTE_S, "min": MINUTE_S, "h": HOUR_S, "d": DAY_S}
 _CLOCK = re.compile(r"(?:(?P<days>\d{1,12})-)?(?P<clock>\d{1,15}(?::\d{1,2}){1,2})")
 
 

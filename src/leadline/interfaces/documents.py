@@ -20,6 +20,9 @@ RUN, HISTORY, JOB, JOBS = "leadline.run/1", "leadline.history/1", "leadline.job/
 DEVICE, DEVICES, SYSTEM, SYSTEMS = "leadline.device/1", "leadline.devices/1", "leadline.system/1", "leadline.systems/1"
 MODEL_CARD, MODELS = "leadline.model/1", "leadline.models/1"
 CAMPAIGN, CAMPAIGNS = "leadline.campaign-status/1", "leadline.campaigns/1"
+PIPELINE, PIPELINE_PLAN = "leadline.pipeline-status/1", "leadline.pipeline-plan/1"
+PIPELINE_SIMULATION = "leadline.pipeline-simulation/1"
+PIPELINE_SEASON, PIPELINES = "leadline.pipeline-season/1", "leadline.pipelines/1"
 
 
 def estimate_document(answer: "EstimateAnswer") -> dict[str, Any]:

@@ -19,6 +19,11 @@ DOCUMENTS: dict[str, tuple[str, str]] = {
     documents.STORY: ("leadline.app.jobs.event_log", "EventLog"),
     documents.MODEL_CARD: ("leadline.training.model_card", "ModelCard"),
     documents.CAMPAIGN: ("leadline.app.campaigns.runs", "CampaignStatus"),
+    documents.PIPELINE: ("leadline.app.pipelines.runs", "PipelineStatus"),
+    documents.PIPELINE_PLAN: ("leadline.app.pipelines.plan", "PipelinePlan"),
+    documents.PIPELINE_SIMULATION: ("leadline.app.pipelines.simulate", "PipelineSimulation"),
+    documents.PIPELINE_SEASON: ("leadline.app.pipelines.report", "PipelineSeason"),
+    documents.PIPELINES: ("leadline.app.pipelines.report", "PipelineList"),
 }
 """Published document → module and class of its noun; a document may have more keys than its noun has fields."""
 

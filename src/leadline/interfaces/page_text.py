@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from time import time as time_now
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from leadline.core.campaigns import BudgetUnit
 from leadline.core.fit import format_probability
 from leadline.core.systems import Billing
 from leadline.core.units import format_bytes, format_clock, format_count, format_duration, pluralize
-from leadline.interfaces.tables import format_currency, format_device
+from leadline.interfaces.tables import format_currency, format_device, format_energy
 from leadline.training.model_card import SCALES, describe_refit, describe_training_data
 
 Document = Mapping[str, Any]
@@ -131,6 +132,16 @@ def clock(at: str) -> str:
     return moment.strftime("%b %d %H:%M" if this_year else "%Y-%m-%d %H:%M")
 
 
+def energy(joules: float | None) -> str:
+    """Return an energy."""
+    return UNKNOWN if joules is None else format_energy(joules)
+
+
+def ago(at: str | None) -> str:
+    """Return how long ago a moment was."""
+    return "never" if at is None else format_duration(max(time_now() - datetime.fromisoformat(at).timestamp(), 0.0))
+
+
 def plain(text: str) -> str:
     """Return text that a stranger may have written, cut and without control characters; the template escapes it."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
@@ -177,6 +188,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "known": known, "rate": rate, "cost": cost, "cost_range": cost_range, "device": device, "request": request,
     "price": price, "limits": limits, "spent": spent, "clock": clock, "plain": plain, "heading": heading,
     "sentence": sentence, "value": value, "amount": amount, "parameter": parameter, "scale": scale,
-    "quantity": quantity, "pluralize": pluralize,
+    "quantity": quantity, "pluralize": pluralize, "energy": energy, "ago": ago, "money": money,
     "probability": format_probability, "refit": describe_refit, "training_data": describe_training_data,
 }  # fmt: skip

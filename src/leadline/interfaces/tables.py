@@ -8,7 +8,7 @@ from unicodedata import combining, east_asian_width
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.jobs import ResourceSpec
 from leadline.core.runs import Value
-from leadline.core.units import format_bytes, format_clock, format_duration
+from leadline.core.units import HOUR_S, format_bytes, format_clock, format_duration
 
 GAP = "  "
 """Between two columns."""
@@ -134,3 +134,10 @@ def format_currency(amount: float, currency: str | None) -> str:
 def format_range(interval: Interval | None) -> str:
     """Return the bounds of a time; empty if it is unknown."""
     return f"{format_duration(interval.low)} – {format_duration(interval.high)}" if interval else ""
+
+
+def format_energy(energy_j: float) -> str:
+    """Return an energy in watt-hours, or in joules if it is small."""
+    return (
+        f"{format_figures(energy_j / HOUR_S, 3)} Wh" if energy_j >= HOUR_S / 100 else f"{format_figures(energy_j, 3)} J"
+    )

@@ -24,6 +24,7 @@ from leadline.app.jobs.job_status import job_statuses
 from leadline.app.jobs.journal import approve_jobs, cancel_jobs, find_job
 from leadline.app.jobs.logs import LOG_LINES, last_lines, select_attempt
 from leadline.app.jobs.plane_options import PlaneOptions
+from leadline.app.pipelines.report import list_pipelines, pipeline_season
 from leadline.app.workloads.find import find_subject
 from leadline.app.workloads.options import OPTION_TABLES, WorkloadOptions
 from leadline.core.documents import to_document
@@ -198,6 +199,9 @@ def tools(folder: Path, *, scripts: bool = False) -> dict[str, Tool]:
         Tool("campaigns", "Show the status of all campaigns, or one with its runs.",
              _arguments("campaigns", {}, {"name": (Name, "One campaign.")}), _campaigns,
              (documents.CAMPAIGN, documents.CAMPAIGNS)),
+        Tool("pipelines", "List the pipelines, or show the season of one: runs predicted and measured, metrics, costs.",
+             _arguments("pipelines", {}, {"name": (Name, "One pipeline.")}), verbs.pipelines,
+             (documents.PIPELINE_SEASON, documents.PIPELINES)),
         Tool("submit", "Submit a job to the plane, which runs and manages it; the user must agree.",
              _arguments("submit", {"command": (Annotated[Texts, Meta(min_length=1)], "The command as words.")}, {
                  "on": (Texts, PLACES_HELP),
@@ -222,7 +226,7 @@ def tools(folder: Path, *, scripts: bool = False) -> dict[str, Tool]:
 
 
 class _Verbs(Frozen):
-    """The verbs that take a workload, with the folder that it may come from."""
+    """The verbs that take a workload or a pipeline, with the folder that it may come from."""
 
     folder: Path
     scripts: bool
@@ -238,6 +242,11 @@ class _Verbs(Frozen):
     def recommend(self, workload: str, deadline_s: float | None = None, **options: Any) -> Document:  # noqa: ANN401 - checked by the tool
         deadline = None if deadline_s is None else timedelta(seconds=deadline_s)
         return recommend(self._find(workload), deadline=deadline, **options).to_dict()
+
+    def pipelines(self, name: str | None = None) -> Document:
+        if name is None:
+            return to_document(list_pipelines(self.folder), documents.PIPELINES)
+        return to_document(pipeline_season(name, self.folder), documents.PIPELINE_SEASON)
 
     def _find(self, workload: str) -> Sequence[str]:
         return find_subject(workload, self.folder, scripts=self.scripts)

@@ -1,12 +1,15 @@
 """Where commands run: one protocol on this machine and over a real sshd, and words that stay as they are."""
 
+import filecmp
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.processes import CompletedProcess
+from leadline.core.units import MIB
 from leadline.execution.processes import run_pipe, run_process
 from leadline.execution.transport.port import ConnectionLost, LocalTransport, shell_line
 from leadline.execution.transport.ssh import SshTransport
@@ -218,6 +222,58 @@ def test_a_lost_connection_differs_from_a_failed_command(tmp_path, sockets):
         time.sleep(0.2)
         assert ssh.run(["true"], timeout_s=20).returncode == 0  # nothing was sent, so it was opened anew
         ssh.close()
+
+
+@pytest.mark.parametrize("direction", ["send", "fetch"])
+def test_a_copy_that_was_cut_off_resumes(tmp_path, sockets, direction):
+    if reason := why_no_sshd() or ("" if shutil.which("rsync") else "rsync is not installed here"):
+        pytest.skip(reason)
+    now = [0.0]
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "weights").write_bytes(os.urandom(192 * MIB))
+    with ssh_server(tmp_path) as server:
+        ssh = SshTransport(HOST, config=server.config, sockets=sockets, clock=lambda: now[0])
+        ends = (source, PurePosixPath(target)) if direction == "send" else (PurePosixPath(source), target)
+        copy = partial(getattr(ssh, direction), *ends, timeout_s=60)
+        assert ssh._has_rsync()
+
+        def cut_off():
+            while sum(path.stat().st_size for path in target.glob(".weights.*")) < 96 * MIB:
+                time.sleep(0.001)
+            server.stop()
+
+        cut = threading.Thread(target=cut_off)
+        cut.start()
+        with pytest.raises(LeadlineError, match="copy it again"):
+            copy()
+        cut.join()
+        assert not (target / "weights").exists()
+        deadline_s = time.monotonic() + 10
+        while list(target.glob(".weights.*")) and time.monotonic() < deadline_s:
+            time.sleep(0.01)  # the program at the other end notices that it is alone
+        server.start()
+        now[0] = 10.0
+        copied = copy()
+        ssh.close()
+    assert 0 < copied.moved_bytes < 0.6 * 192 * MIB
+    assert filecmp.cmp(source / "weights", target / "weights", shallow=False)
+    assert [path.name for path in target.iterdir()] == ["weights"]
+
+
+def test_a_damaged_file_of_the_same_size_and_time_is_copied_again(transport, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    (source / "weights").write_bytes(b"w" * 300_000)
+    transport.send(source, PurePosixPath(target), timeout_s=30)
+    times = (target / "weights").stat()
+    with (target / "weights").open("r+b") as file:
+        file.seek(150_000)
+        file.write(b"x")
+    os.utime(target / "weights", ns=(times.st_atime_ns, times.st_mtime_ns))
+    transport.send(source, PurePosixPath(target), timeout_s=30)
+    assert (target / "weights").read_bytes() == b"w" * 300_000
 
 
 def test_a_refused_login_is_the_users_to_make(tmp_path, sockets):

@@ -50,6 +50,7 @@ def test_parameters_of_a_trained_model_are_set_and_varied():
         ("jobs", {"job": "--watch"}, "--watch"), ("logs", {"job": "--follow", "lines": 3}, "--follow"),
         ("explain", {"job": "-h"}, "-h"), ("cancel", {"jobs": ["--all"]}, "--all"), ("systems", {"name": "-h"}, "-h"),
         ("approve", {"jobs": ["--json"]}, "--json"), ("campaigns", {"name": "--help"}, "--help"),
+        ("pipelines", {"name": "--json"}, "--json"),
         ("models", {"name": "--json"}, "--json"), ("history", {"run": "--json"}, "--json"),
     ],
 )  # fmt: skip

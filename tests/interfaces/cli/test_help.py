@@ -111,4 +111,6 @@ def test_no_help_imports_numpy_and_jobs_imports_no_estimator():
 
 def test_the_examples_of_a_command_show_it():
     examples = tomllib.loads(HELP_FILE.with_name("examples.toml").read_text(encoding="utf-8"))
-    assert not [name for name, lines in examples.items() if name not in COMMANDS or f"leadline {name}" not in lines]
+    assert not [
+        name for name, lines in examples.items() if name.split()[0] not in COMMANDS or f"leadline {name}" not in lines
+    ]

@@ -85,7 +85,16 @@ def hostile_jobs():
 
 
 def test_names_reasons_and_events_of_jobs_are_shown_as_text(client, hostile_jobs):
-    for path in ("jobs", "jobs/table", "", "history", "campaigns", "models", *(f"jobs/{key}" for key in hostile_jobs)):
+    for path in (
+        "jobs",
+        "jobs/table",
+        "",
+        "history",
+        "campaigns",
+        "pipelines",
+        "models",
+        *(f"jobs/{key}" for key in hostile_jobs),
+    ):
         answer = client.get(f"/{path}")
         assert answer.status_code == 200, path
         assert_harmless(answer.text)
@@ -95,7 +104,7 @@ def test_names_reasons_and_events_of_jobs_are_shown_as_text(client, hostile_jobs
 def test_what_a_form_or_an_address_holds_is_shown_as_text(client, text):
     for path in (f"?workload={quote(text)}", f"estimate?workload={quote(text)}&on={quote(text)}&deadline={quote(text)}",
                  f"memory?workload=config.json&place={quote(text)}", f"systems/{quote(text, safe='')}",
-                 f"jobs/{quote(text, safe='')}"):  # fmt: skip
+                 f"jobs/{quote(text, safe='')}", f"pipelines/{quote(text, safe='')}"):  # fmt: skip
         answer = client.get(f"/{path}")
         assert answer.status_code < 500, path
         if answer.headers["content-type"].startswith("text/html"):

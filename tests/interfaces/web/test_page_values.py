@@ -13,7 +13,7 @@ from leadline.interfaces.page_text import clock, limits, money
 from leadline.interfaces.web.plot_series import learning_curve
 from tests.interfaces.web import examples
 
-PAGES = ("", "jobs", "systems", "systems/Pitzer", "campaigns", "models", "history", "chat")
+PAGES = ("", "jobs", "systems", "systems/Pitzer", "campaigns", "pipelines", "models", "history", "chat")
 FIRST_PAINT_BYTES, STATIC_BYTES = 100_000, 400_000
 
 

@@ -18,10 +18,14 @@ from leadline.interfaces.web.settings import WebSettings  # noqa: E402
 from tests.interfaces.test_tools import LLAMA  # noqa: E402
 from tests.interfaces.web import examples  # noqa: E402
 from tests.interfaces.web.conftest import served  # noqa: E402
+from tests.support.recorded_season import record_season  # noqa: E402
 
 CHROMIUM = shutil.which("chromium")
 JOB = "jobs/aaaa00000001"
-PAGES = ("", "jobs", JOB, "systems", "systems/Pitzer", "campaigns", "models", "history", "chat", "jobs/none")
+PAGES = (
+    "", "jobs", JOB, "systems", "systems/Pitzer", "campaigns", "pipelines", "pipelines/traps",
+    "pipelines/traps/review/label", "models", "history", "chat", "jobs/none",
+)  # fmt: skip
 PHONE, WALL = (390, 844), (2560, 1440)
 PICTURES = Path(__file__).parents[3] / "docs" / "images"
 PREFIX = "/node/n1/8642"
@@ -47,6 +51,7 @@ def full_folder(web_folder):
     pytest.importorskip("sklearn")
     examples.add_model(runs)
     examples.run_campaign(web_folder)
+    record_season(web_folder)
     return web_folder
 
 

@@ -1,5 +1,6 @@
 """The verb ``plane``: run it as an ordinary user's process, one at a time."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
@@ -11,16 +12,19 @@ from leadline.app.jobs.plane_advisor import PlaneAdvisor, read_local_memory
 from leadline.app.jobs.plane_retraining import BackgroundRetraining
 from leadline.app.jobs.plane_waits import BackgroundWaits
 from leadline.app.jobs.schedulers import build_scheduler, close_scheduler, full_system_name
+from leadline.app.jobs.staged_copies import staged_copies
 from leadline.app.machines.targets import LOCAL
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
-from leadline.core.plane import Attempt, EventKind, Job
+from leadline.core.plane import Attempt, Job
 from leadline.core.ports import Catalog
-from leadline.estimators.file_transfer import MeasuredCopy, fit_transfer
+from leadline.core.units import KIB
+from leadline.estimators.adaptive_transfer import PathState, predict_transfer
 from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.plane.stager import CopyRequest
 from leadline.execution.schedulers.port import Scheduler
 from leadline.files.lock import file_lock
 from leadline.history.sqlite import SqliteHistory
@@ -31,28 +35,21 @@ EXIT_S = 2.0
 
 
 def estimate_staging_s(
-    job: Job, system: str, *, journal: PlaneJournal, size_bytes: Callable[[Job, Attempt], float | None]
+    job: Job, system: str, *, journal: PlaneJournal, request: Callable[[Job, Attempt, str], CopyRequest | None]
 ) -> Interval | None:
-    """Return the time to copy a job's checkpoint to a system, from earlier copies; 0 if nothing must be copied.
+    """Return the time to copy a job's checkpoint to a system, from earlier copies and a probe.
 
-    ``None`` if its size or the speed of copies is unknown.
+    It is 0 if nothing must be copied, and ``None`` if the size is unknown.
     """
     source = job.checkpoint_source(system)
     if source is None:
         return Interval(0.0, 0.0, 0.0)
-    size = size_bytes(job, source)
-    if size is None:
+    copy = request(job, source, system)
+    if copy is None:
         return None
-    route, copies = (source.place.system, system), [event.details for event in journal.events(kinds=[EventKind.STAGED])]
-    alike = [copy for copy in copies if (copy.get("from"), copy.get("to")) == route]
-    model = fit_transfer(
-        [MeasuredCopy(_number(copy.get("moved_bytes")), _number(copy.get("elapsed_s"))) for copy in alike]
-    )
-    return model.expected_s(size) if model is not None else None
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    copies = staged_copies(journal, source.place.system, system)
+    path = PathState((math.inf,) * copy.competing, copy.probe)
+    return predict_transfer(max(copy.size_bytes, KIB), copies, path).elapsed_s
 
 
 @contextmanager
@@ -91,7 +88,7 @@ def hold_plane(catalog: Catalog, *, report: Callable[[str], None] = lambda _: No
             journal, admitted, advisor, diagnose=diagnose, decide=decide, news=learning.news, search=search
         )  # fmt: skip
         # The plane needs the advisor, and this function the stager of the plane: it can only be set afterwards.
-        advisor.staging = partial(estimate_staging_s, journal=journal, size_bytes=plane.stager.size_bytes)
+        advisor.staging = partial(estimate_staging_s, journal=journal, request=plane.stager.request)
         yield plane
         try:
             plane.finish(EXIT_S)

@@ -14,19 +14,22 @@ from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent
 from leadline.core.units import KIB
+from leadline.estimators.file_transfer import PathProbe
 from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, NewEvent, failure_count
 from leadline.execution.plane.rounds import in_thread
 from leadline.execution.schedulers.port import Scheduler
-from leadline.execution.transport.port import CopyReport, LocalTransport, Transport
+from leadline.execution.transport.port import PROBE_BYTES, CopyReport, LocalTransport, Transport, probe_transport
 
 PROCESS_MARK = uuid.uuid4().hex[:8]
 """Marks this process in the names of its copies."""
 COPY_S = 12 * 3600.0
 """Time limit for one copy."""
 ASK_S = 120.0
+PROBE_AGE_S = 600.0
+"""Age at which a path is probed again."""
 RETRY_PAUSES_S = (60.0, 1800.0)
 """Pause after a failed copy: at first, and at most. It doubles each time."""
 MAX_TRIES = 8
@@ -49,6 +52,14 @@ class CheckpointRoute(Frozen):
     target_folder: PurePosixPath
 
 
+class CopyRequest(Frozen):
+    """A checkpoint to be copied: its size, a probe of its path, and the number of other copies on it."""
+
+    size_bytes: float
+    probe: PathProbe | None
+    competing: int = 0
+
+
 @dataclass(slots=True)
 class Stager:
     """Copies checkpoints, each in its own thread, and stores what was copied where.
@@ -67,24 +78,31 @@ class Stager:
     """Job -> source and target system of the copy that a thread makes, and its result."""
     waits: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Job -> time of the next try (monotonic), and the pause before it."""
-    sizes: dict[str, Future[float | None]] = field(default_factory=dict)  # attempt -> bytes of its checkpoint
+    requests: dict[tuple[str, str], tuple[float, Future[CopyRequest | None]]] = field(default_factory=dict)
+    """Attempt and target system -> when its checkpoint's size and its path were asked for, and the answer."""
 
-    def size_bytes(self, job: Job, source: Attempt) -> float | None:
-        """Return the size of the checkpoint of an ended attempt, or None if it is unknown or there is none.
+    def request(self, job: Job, source: Attempt, system: str) -> CopyRequest | None:
+        """Return the copy of an ended attempt's checkpoint to a system, or None if its size is unknown.
 
-        The first call starts a thread that asks the system; later calls return its answer.
+        The first call starts a thread that asks both systems; later calls return its answer while it is recent.
         """
         if source.live or source.place.system not in self.schedulers:
             return None
-        if source.key not in self.sizes:
-            scheduler = self.schedulers[source.place.system]
-            self.sizes[source.key] = in_thread(partial(_ask_size, job, source, scheduler), name=f"size {job.key}")
-        size = self.sizes[source.key]
-        if not size.done():
+        key, now_s = (source.key, system), self.clock.monotonic_s()
+        if key not in self.requests or now_s - self.requests[key][0] > PROBE_AGE_S:
+            ends = self.schedulers[source.place.system], self.schedulers.get(system)
+            self.requests[key] = now_s, in_thread(partial(_ask_request, job, source, *ends), name=f"size {job.key}")
+        answer = self.requests[key][1]
+        if not answer.done():
             return None
-        if isinstance(size.exception(), LeadlineError):
-            del self.sizes[source.key]  # asked again the next time
-        return None if size.exception() else size.result()
+        if isinstance(answer.exception(), LeadlineError):
+            del self.requests[key]  # asked again the next time
+        request = None if answer.exception() else answer.result()
+        return request and replace(request, competing=self._competing(source.place.system, system))
+
+    def _competing(self, source: str, target: str) -> int:
+        """Return the number of copies under way between two systems."""
+        return sum((copied.place.system, to) == (source, target) for copied, to, _ in self.copying.values())
 
     def ready(self, job: Job) -> bool:
         """True if a job's checkpoint is at its next system; otherwise a copy is started or runs."""
@@ -122,7 +140,8 @@ class Stager:
             self._note(job, source, system, CopyReport(0, 0.0))
             return True
         between = self.folder / f"{job.key}-{source.key}-{PROCESS_MARK}"
-        copied = in_thread(partial(copy_checkpoint, route, source.key, between), name=f"staging {job.key}")
+        competing = self._competing(source.place.system, system)
+        copied = in_thread(partial(_stage, route, source.key, between, competing), name=f"staging {job.key}")
         self.copying[job.key] = source, system, copied
         return False
 
@@ -136,8 +155,11 @@ class Stager:
 
     def _note(self, job: Job, source: Attempt, system: str, copied: CopyReport) -> None:
         self.waits.pop(job.key, None)
+        probe = copied.probe or PathProbe(0.0, 0.0)
         details: EventDetails = {"from": source.place.system, "to": system, "moved_bytes": copied.moved_bytes,
-                "elapsed_s": round(copied.elapsed_s, 6)}  # fmt: skip
+                "elapsed_s": round(copied.elapsed_s, 6), "competing": copied.competing,
+                "probe_bytes": probe.moved_bytes, "probe_s": probe.elapsed_s,
+                "round_trip_s": probe.round_trip_s}  # fmt: skip
         self.book.write(events=[NewEvent(EventKind.STAGED, job.key, source.key, details)])
 
     def _failed(self, job: Job, source: Attempt, system: str, why: str) -> None:
@@ -182,6 +204,12 @@ class Stager:
         self.book.write(jobs=[replace(job, plan=plan)], events=[NewEvent(EventKind.DECISION, job.key, "", decision)])
 
 
+def _stage(route: CheckpointRoute, mark: str, between: Path, competing: int) -> CopyReport:
+    """Probe the path, then copy."""
+    probe = probe_path(route.source, route.target)
+    return replace(copy_checkpoint(route, mark, between), probe=probe, competing=competing)
+
+
 def copy_checkpoint(route: CheckpointRoute, mark: str, between: Path) -> CopyReport:
     """Copy a checkpoint folder completely or not at all; do nothing if the source does not exist.
 
@@ -218,15 +246,30 @@ def copy_checkpoint(route: CheckpointRoute, mark: str, between: Path) -> CopyRep
     return CopyReport(max(report.moved_bytes for report in reports), time.monotonic() - began_s)
 
 
-def _ask_size(job: Job, source: Attempt, scheduler: Scheduler) -> float | None:
-    """Return the size of a checkpoint in bytes; None if it is unknown or there is none."""
+def _ask_request(job: Job, source: Attempt, scheduler: Scheduler, target: Scheduler | None) -> CopyRequest | None:
+    """Return the size of a checkpoint and a probe of its path; None if the size is unknown or there is none."""
     home = scheduler.home(_at(job, source.place.system))
     if home is None:
         return None
     folder = home[1] / (job.policy.checkpoint_folder or "")
     answer = home[0].run(["du", "-sk", "--", str(folder)], timeout_s=ASK_S)
     size, _, _ = answer.stdout.partition("\t")
-    return float(KIB * int(size)) if answer.returncode == 0 and size.isdigit() else None
+    if answer.returncode or not size.isdigit():
+        return None
+    target_home = target.home(job.spec) if target else None
+    return CopyRequest(float(KIB * int(size)), probe_path(home[0], target_home[0]) if target_home else None)
+
+
+def probe_path(source: Transport, target: Transport) -> PathProbe | None:
+    """Probe the way of a copy, through this machine; None if a part does not answer, or the copy stays here."""
+    ends = ((source, True), (target, False))
+    probes = [probe_transport(end, fetches=fetches) for end, fetches in ends if not isinstance(end, LocalTransport)]
+    measured = [probe for probe in probes if probe is not None]
+    if not measured or len(measured) < len(probes):
+        return None
+    return PathProbe(
+        PROBE_BYTES, sum(probe.elapsed_s for probe in measured), sum(probe.round_trip_s or 0 for probe in measured)
+    )
 
 
 def _exists(transport: Transport, folder: PurePosixPath) -> bool:

@@ -12,12 +12,16 @@ from typing import Protocol
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.frozen import Frozen
 from leadline.core.processes import CompletedProcess, ProcessRunner
+from leadline.core.units import KIB
+from leadline.estimators.file_transfer import PathProbe
 from leadline.execution.transport.environment import run_without_settings
 from leadline.execution.wrapper.outcome import RELEASE_TEXT, release_file_name
 from leadline.files.atomic import write_atomically
 
 FILE_S = 60.0
 """Time limit of writing or reading small files."""
+PROBE_BYTES = 512 * KIB
+"""Size of a probe: enough to fill a path, and moved in a second at 4 Mbit/s."""
 NO_PROGRAM = 127
 """Exit code of a missing command, as in shells."""
 
@@ -27,10 +31,12 @@ class ConnectionLost(SchedulerUnreachable):
 
 
 class CopyReport(Frozen):
-    """Bytes that a copy moved (existing files are not moved again), and its seconds."""
+    """Bytes that a copy moved (existing files are not moved again), its seconds, and its path as it started."""
 
     moved_bytes: int
     elapsed_s: float
+    probe: PathProbe | None = None
+    competing: int = 0  # other copies on the path
 
 
 class Transport(Protocol):
@@ -95,6 +101,23 @@ def write_release_file(transport: Transport, folder: PurePosixPath, key: str) ->
         raise
     except LeadlineError as error:
         raise SchedulerUnreachable(f"attempt {key} at {transport.where} cannot be released: {error}") from error
+
+
+def probe_transport(transport: Transport, *, fetches: bool) -> PathProbe | None:
+    """Time a small transfer from a place (``fetches``) or to it; None if it does not answer.
+
+    Raises:
+        SchedulerUnreachable: the place cannot be reached.
+    """
+    sends = (["head", "-c", str(PROBE_BYTES), "/dev/zero"], "") if fetches else (["wc", "-c"], "0" * PROBE_BYTES)
+    times = []
+    for command, stdin in ((["true"], ""), sends):
+        began_s = time.monotonic()
+        answer = transport.run(command, stdin=stdin, timeout_s=FILE_S)
+        if answer.returncode or answer.timed_out:
+            return None
+        times.append(time.monotonic() - began_s)
+    return PathProbe(PROBE_BYTES, elapsed_s=times[1], round_trip_s=times[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ MOST_FILE_BYTES = 2**26
 """Bytes of one file that are read; an outcome has some thousands."""
 PERSIST = "4h"
 """Time that an unused connection stays open."""
+PARTIAL = ".leadline-partial"
+"""Folder of files that were cut off, beside each; rsync removes it with the last of them."""
 CHANGED = """\
 cd -- "$1" 2>/dev/null || { echo none; exit; }
 xargs -0 -r sh -c 'since=$1; shift; exec find "$@" -maxdepth 0 -type f -newermt "@$since" -print0 2>/dev/null' sh "$2" |
@@ -129,7 +131,7 @@ class SshTransport:
             raise SchedulerUnreachable(f"{folder} at {self.host} cannot be read ({_why(answer)}): check it") from error
 
     def send(self, source: Path, target: PurePosixPath, *, timeout_s: float) -> CopyReport:
-        """Copy a folder there: with rsync, which moves only differences, or with tar."""
+        """Copy a folder there: with rsync, which resumes and moves only differences, or with tar."""
         answer = self.run(["mkdir", "-p", "--", str(target)], timeout_s=OPEN_S)
         if answer.returncode:
             raise LeadlineError(f"{target} cannot be created at {self.host} ({_why(answer)}): check its permissions")
@@ -221,14 +223,19 @@ class SshTransport:
     def _by_rsync(self, source: str, target: str, timeout_s: float) -> CopyReport:
         began_s = time.monotonic()
         client = shlex.join(self._client())
+        # Sizes and times do not show a damaged file, so contents are compared. A file that was cut off waits under
+        # another name, and its blocks are not moved again. Appending to it would keep a file that became shorter.
         answer = self.processes(
-            ["rsync", "-a", "--protect-args", "--stats", "--no-human-readable", "-e", client, source, target],
+            ["rsync", "-a", "--checksum", f"--partial-dir={PARTIAL}", "--protect-args", "--stats",
+             "--no-human-readable", "-e", client, source, target],
             # The statistics are parsed, so they must be in English.
             env={"LC_ALL": "C"}, timeout_s=timeout_s,
         )  # fmt: skip
-        moved = re.search(r"^Total transferred file size: ([\d,.]+) bytes", answer.stdout, re.MULTILINE)
+        moved = re.search(r"^Literal data: ([\d,.]+) bytes", answer.stdout, re.MULTILINE)
         # Without the statistics rsync was interrupted, whatever its exit code.
         if answer.returncode or answer.timed_out or moved is None:
+            if not self._is_open():
+                self._shared = None  # the next copy opens a connection
             raise LeadlineError(f"{source} was not completely copied to {target} ({_why(answer)}): copy it again")
         return CopyReport(int(re.sub(r"\D", "", moved[1])), time.monotonic() - began_s)
 

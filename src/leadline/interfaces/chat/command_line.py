@@ -27,8 +27,8 @@ def command_line(tool: str, arguments: Mapping[str, Any], subject: Sequence[str]
     if tool in LISTS:
         name = rest.pop(NAMED[tool], None)
         return [LISTS[tool], *(["list"] if name is None else ["show"]), *_options(rest), *_names(name)]
-    if tool == "campaigns":
-        return ["campaign", "status", *_names(rest.get("name"))]
+    if tool in ("campaigns", "pipelines"):
+        return [tool.removesuffix("s"), "status", *_names(rest.get("name"))]
     if tool in ("jobs", "logs", "explain"):
         job = rest.pop("job", None)
         return [tool, *_options(rest), *_names(job)]

@@ -19,6 +19,9 @@ GROUPS: dict[str, dict[str, str]] = {
     "Measure an application": {
         "campaign": "plan and run experiments to train a model of an application",
     },
+    "Process data as it arrives": {
+        "pipeline": "plan and run stages that files, messages, schedules or metrics start",
+    },
     "Run and remember": {
         "submit": "run a job here or on a cluster, or print its batch script",
         "jobs": "list jobs with their status, progress and cost",

@@ -17,6 +17,7 @@ from leadline.interfaces.web import openapi
 from leadline.interfaces.web.api import BASE, tool_routes
 from leadline.interfaces.web.chat_routes import chat_routes
 from leadline.interfaces.web.pages import Pages, page_routes
+from leadline.interfaces.web.pipeline_routes import pipeline_routes
 from leadline.interfaces.web.problems import handle_errors
 from leadline.interfaces.web.security import Guard
 from leadline.interfaces.web.settings import WebSettings
@@ -46,6 +47,7 @@ def create_app(settings: WebSettings) -> ASGIApp:
     handle_errors(app, pages.problem)
     app.include_router(tool_routes(settings, pool, uploads))
     app.include_router(page_routes(pages))
+    app.include_router(pipeline_routes(settings, pages))
     app.include_router(chat_routes(settings, pages))
     described = app.openapi
 

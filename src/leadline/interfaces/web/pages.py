@@ -43,8 +43,8 @@ from leadline.interfaces.web.tasks import ENDED, TaskPool
 from leadline.training.records import application_name
 
 HERE = Path(__file__).parent
-PAGES = (("", "Estimate"), ("jobs", "Jobs"), ("systems", "Systems"), ("campaigns", "Campaigns"), ("models", "Models"),
-         ("history", "History"), ("chat", "Chat"))  # fmt: skip
+PAGES = (("", "Estimate"), ("jobs", "Jobs"), ("systems", "Systems"), ("campaigns", "Campaigns"),
+         ("pipelines", "Pipelines"), ("models", "Models"), ("history", "History"), ("chat", "Chat"))  # fmt: skip
 OPTIONS, MOST_OPTIONS, MOST_REJECTIONS = 20, 500, 100
 """Options that are shown at first and on demand, and rejections."""
 MOST_ROWS = 1000

@@ -89,6 +89,35 @@ def measured_points(runs: Iterable[Run], quantity: str) -> dict[str, Any] | None
     return {"quantity": quantity, "measured": measured, "predicted": predicted, "within": fmean(within)}
 
 
+def run_points(runs: Sequence[Document], stage: str, quantity: str) -> dict[str, Any] | None:
+    """Return predicted against measured values of a stage's completed runs; None below two.
+
+    A prediction of memory is the recommended request, so it has no interval.
+    """
+    completed = [run for run in runs if run["stage"] == stage and run["state"] == "COMPLETED"]
+    if quantity == "elapsed_s":
+        rows = [(run["elapsed_s"], run["predicted_s"]["point"],
+                 run["predicted_s"]["low"] <= run["elapsed_s"] <= run["predicted_s"]["high"])
+                for run in completed if run["elapsed_s"] and run["predicted_s"]]  # fmt: skip
+    elif quantity == "host_memory_bytes":
+        rows = [(run["memory_bytes"], run["recommended_bytes"], run["memory_bytes"] <= run["recommended_bytes"])
+                for run in completed if run["memory_bytes"] and run["recommended_bytes"]]  # fmt: skip
+    else:
+        return None
+    if len(rows) < 2:
+        return None
+    measured, predicted, within = zip(*sorted(rows), strict=True)
+    errors = [abs(point / value - 1) for value, point, _ in rows]
+    return {"quantity": quantity, "measured": measured, "predicted": predicted, "within": fmean(within),
+            "error": median(errors)}  # fmt: skip
+
+
+def metric_series(metric: Document) -> dict[str, list[float]]:
+    """Return a metric over time, in seconds since 1970, in order of time."""
+    pairs = sorted((_epoch_s(at), value) for at, value in zip(metric["at"], metric["values"], strict=True))
+    return {"at": [at for at, _ in pairs], "value": [value for _, value in pairs]}
+
+
 def median_shares(runs: Sequence[Document]) -> dict[str, float]:
     """Return the median of used ÷ asked over the runs that ended well: of ``time`` and ``memory``, where known."""
     asked = {"time": ("elapsed_s", "walltime_s"), "memory": ("host_memory_bytes", "memory_bytes_per_node")}

@@ -182,7 +182,11 @@
       series: [{}, dots(0), {stroke: color("--quiet"), dash: [6, 4], points: {show: false}}],
     }, [x, y, x], element);
   };
-  const plots = {front, memory, ends, learning, measured}, drawn = new Map();
+  const metric = (element, series) => new uPlot({
+    ...shared(element), axes: [along("end of the run", clock(series.at)), axis("value", short)],
+    series: [{}, {stroke: palette(0), width: 2, points: {show: true, size: 6}}],
+  }, [series.at, series.value], element);
+  const plots = {front, memory, ends, learning, measured, metric}, drawn = new Map();
   const room = (element) => ({width: Math.max(240, element.clientWidth), height: 280});
   const shared = (element) => ({...room(element), legend: {show: false}, cursor: {drag: {x: false, y: false}}});
   const resized = new ResizeObserver((entries) => entries.forEach(({target}) => {

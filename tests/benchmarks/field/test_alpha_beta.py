@@ -5,8 +5,9 @@ import random
 
 import pytest
 
+from benchmarks.field.alpha_beta import fit_transfer
 from leadline.core.units import GIB, MIB
-from leadline.estimators.file_transfer import MeasuredCopy, fit_transfer
+from leadline.estimators.file_transfer import MeasuredCopy
 from leadline.estimators.student_t import student_90
 
 
