@@ -70,9 +70,9 @@ class Station:
     home: Path
     environment: Mapping[str, str]
     broker: Broker
-    cluster: SlurmCluster
     link: CameraLink
     report: Callable[[str], None]
+    cluster: SlurmCluster = field(init=False)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -103,11 +103,12 @@ class Station:
             if (process.poll() or 0) != 0:
                 raise LeadlineError(f"{name} ended with code {process.returncode}: {_tail(self.home / f'{name}.log')}")
 
-    def end(self) -> None:
-        """End all programs that still run."""
-        for process in self.processes.values():
+    def end(self, *names: str) -> None:
+        """End programs, or all that still run."""
+        ending = [self.processes.pop(name) for name in names or tuple(self.processes)]
+        for process in ending:
             process.terminate()
-        for process in self.processes.values():
+        for process in ending:
             try:
                 process.wait(END_S)
             except subprocess.TimeoutExpired:
@@ -163,7 +164,7 @@ def _lay_out(folder: Path, broker: Broker, link: CameraLink, report: Callable[[s
         **os.environ, "LEADLINE_DATA_DIR": str(folder / "data"), "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }  # fmt: skip
-    return Station(home, environment, broker, None, link, report)  # type: ignore[arg-type] - the cluster comes next
+    return Station(home, environment, broker, link, report)
 
 
 def _cluster_variables(cluster: SlurmCluster) -> dict[str, str]:
@@ -196,7 +197,7 @@ def _run_pipeline(station: Station, plan: SeasonPlan) -> tuple[Fault, ...]:
         station.start("camera", camera)
         injector = FaultInjector(station, journal, plan.images) if plan.faults else None
         _wait_for(station, lambda: _is_through(station, journal, plan, injector))
-        station.processes.pop("reviewer").terminate()
+    station.end("reviewer")
     subprocess.run([*leadline, "stop", pipeline], env=station.environment, check=True)  # noqa: S603 - this program
     station.processes["runner"].wait(60)
     return tuple(injector.faults) if injector else ()

@@ -84,7 +84,8 @@ class StationReport:
     @property
     def counts(self) -> Mapping[str, int]:
         """Images by outcome."""
-        return self.score["counts"]  # type: ignore[no-any-return] - decoded JSON
+        counts: Mapping[str, int] = self.score["counts"]
+        return counts
 
     @property
     def complete(self) -> bool:

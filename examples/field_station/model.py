@@ -11,8 +11,8 @@ from station import replace_file
 from torch import nn
 from torch.nn import functional
 
-PASS = 1200
-"""Images of one pass of the training, drawn by their weights."""
+BATCH = 64
+"""Images of one step of the training."""
 
 
 class Network(nn.Module):
@@ -90,7 +90,7 @@ def fit(
         pixels: uint8, shape (n, 48, 48, 3).
         labels: Class numbers, shape (n,).
         weights: How often each image is drawn, shape (n,).
-        passes: Of `PASS` images each.
+        passes: Each draws as many images as there are.
         name: Of the new model.
         start: Whose weights to begin with; None for random ones.
     """
@@ -101,10 +101,10 @@ def fit(
     images, classes, share = _as_tensor(pixels), torch.from_numpy(labels), torch.from_numpy(weights)
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=0.02)
     rate = 6e-3 if start is None else 4e-3
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=passes * -(-PASS // 64))
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=passes * -(-len(images) // BATCH))
     losses: list[float] = []
     for _ in range(passes):
-        for batch in torch.multinomial(share, PASS, replacement=True).split(64):
+        for batch in torch.multinomial(share, len(images), replacement=True).split(BATCH):
             views = images[batch]
             views = torch.where(torch.rand(len(batch), 1, 1, 1) < 0.5, views.flip(3), views)
             views = views * (0.8 + 0.4 * torch.rand(len(batch), 1, 1, 1)) + 0.1 * torch.randn(len(batch), 3, 1, 1)

@@ -1,8 +1,8 @@
 """A season in one process, without broker and scheduler: the same functions, to compare policies of retraining.
 
-`python season.py --seed 1 --strength 1.0` prints the accuracy of three policies: never retrained, retrained by the
-calendar, and retrained when the station detects drift. The calendar has as many retrainings as the third policy turned
-out to need, and all policies have the same images, reviewer, and number of images in a training.
+`python season.py --seed 1 --strength 1.0` prints the accuracy of four policies: never retrained, retrained by the
+calendar with reviews spread evenly or before each retraining, and retrained when the station detects drift. The calendar
+has as many retrainings and reviews as the last policy turned out to need, and all have the same images and reviewer.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 import torch
 from deploy import CHECKED, MARGIN, since
-from drift import Drift, input_signals
+from drift import CALM_SHARE, SAME_DRIFT, Drift, input_signals
 from evaluate import score, to_evaluate
 from label import decide
 from model import Model, fit
@@ -102,7 +102,7 @@ class Course:
 
 
 def follow(
-    images: Images, first: Model, due: Callable[[int, Drift, int], bool], review_share: float | None = None
+    images: Images, first: Model, due: Callable[[int, Drift, int], bool], to_ask: Callable[[int], float] | None = None
 ) -> Course:
     """Follow a season under a policy.
 
@@ -111,7 +111,7 @@ def follow(
         first: The deployed model at its begin.
         due: Whether to retrain, given the number of the next image, the drift detector, and the images reviewed since
             the newest drift.
-        review_share: Share of images that are reviewed; None follows the drift detector.
+        to_ask: Returns how many images are reviewed before the next one; None follows the drift detector.
     """
     course, drift, reviewer = Course(), Drift(), Reviewer(images.season)
     edge, previous, checked_from = first, first, ""
@@ -137,7 +137,7 @@ def follow(
         course.right += (probabilities.argmax(1) == images.labels[batch]).tolist()
         signals = {"confidence": probabilities.max(1), "distance": distance}
         drift.update(edge.name, ids, input_signals(pixels) | signals)
-        asked = drift.asked if review_share is None else (start + BATCH) * review_share
+        asked = drift.asked if to_ask is None else to_ask(start + BATCH)
         reviews += _review(reviewer, queue, start + BATCH, int(asked) - len(reviews) + ARCHIVE)
         reviews.sort(key=lambda review: review.image_id)
         newest = since(reviews, checked_from)
@@ -148,7 +148,7 @@ def follow(
                 course.rolled_back.append(start + BATCH)
             checked_from = ""
         reviewed_since = sum(review.image_id >= drift.since and review.why != "archive" for review in reviews)
-        since_drift = drift.since if review_share is None else ""
+        since_drift = drift.since if to_ask is None else ""
         if due(start + BATCH, drift, reviewed_since):
             candidate = images.train(reviews, PASSES, edge, since_drift)
             course.retrained.append(start + BATCH)
@@ -171,13 +171,24 @@ def compare(season: Season) -> dict[str, Course]:
     images = Images.draw(season)
     first = images.first_model()
     triggered = follow(images, first, lambda _, drift, reviewed: drift.retrain(reviewed))
-    retrainings = max(len(triggered.retrained), 1)
-    step = season.images / (retrainings + 1)
-    calendar = {round(step * (turn + 1) / BATCH) * BATCH for turn in range(retrainings)}
-    share = triggered.reviewed / season.images
+    turns = max(len(triggered.retrained), 1)
+    calendar = [round(season.images / (turns + 1) * (turn + 1) / BATCH) * BATCH for turn in range(turns)]
+    calm = min(CALM_SHARE, triggered.reviewed / season.images)
+    burst = (triggered.reviewed - calm * season.images) / turns
+
+    def evenly(number: int) -> float:
+        return triggered.reviewed * number / season.images
+
+    def before_retraining(number: int) -> float:
+        return calm * number + burst * sum(min(max(1 + (number - turn) / SAME_DRIFT, 0.0), 1.0) for turn in calendar)
+
+    def is_due(number: int, *_: object) -> bool:
+        return number in calendar
+
     return {
-        "never": follow(images, first, lambda *_: False, share),
-        "scheduled": follow(images, first, lambda number, *_: number in calendar, share),
+        "never": follow(images, first, lambda *_: False, evenly),
+        "scheduled": follow(images, first, is_due, evenly),
+        "scheduled, reviews before it": follow(images, first, is_due, before_retraining),
         "triggered": triggered,
     }
 

@@ -6,6 +6,7 @@ with the one before it, `corrupt/` files that are no image, and `results.sqlite`
 """
 
 import csv
+import fcntl
 import io
 import json
 import os
@@ -111,7 +112,9 @@ def answer(reviews: Sequence[Review]) -> None:
         queued = Path("queue") / f"{review.image_id}.jpg"
         if queued.exists():  # after a crash it may have been moved already
             replace_file(Path("labels") / queued.name, queued.read_bytes())
-    write_reviews([*read_reviews(), *reviews])
+    with Path("labels/lock").open("w") as lock:  # a person on the web page and review.py may answer at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        write_reviews([*read_reviews(), *reviews])
     with results() as connection, connection:
         connection.executemany("update images set reviewed = 1 where id = ?", [(r.image_id,) for r in reviews])
     for review in reviews:

@@ -75,3 +75,18 @@ def test_a_plane_that_is_killed_at_random_moments_loses_and_repeats_nothing(fold
     ended = settled(folder)
     assert [(job.state, len(job.attempts)) for job in ended] == [(JobState.COMPLETED, 1)] * COUNT
     assert sorted((folder / "made").read_text().split(), key=int) == [str(at) for at in range(COUNT)]
+
+
+def test_the_cpu_time_of_a_job_that_ended_does_not_delay_the_next_poll(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    busy = "import time\nwhile time.process_time() < 2: pass"
+    commands = {"busy": (sys.executable, "-c", busy), "later": ("sleep", "4")}
+    with PlaneJournal(tmp_path / "plane.sqlite", Clock()) as journal:
+        journal.add(
+            Job(name, JobSpec(name, words, ResourceSpec(walltime_s=60), workdir=str(tmp_path)), Policy((Place("local"),)))
+            for name, words in commands.items()
+        )
+    began = time.monotonic()
+    drive(tmp_path)
+    # 25 times the CPU time of the first job would be 50 s.
+    assert time.monotonic() - began < 30

@@ -66,7 +66,9 @@ class Watcher:
             return []
         began_s, worked_s = self.clock.monotonic_s(), self.clock.cpu_s()
         statuses = self.scheduler.query([scheduler_id for scheduler_id, *_ in live])
-        took_s, cpu_s = self.clock.monotonic_s() - began_s, self.clock.cpu_s() - worked_s
+        took_s = self.clock.monotonic_s() - began_s
+        # A job of this machine that ended meanwhile was a child of this process, and its CPU time is not the poll's.
+        cpu_s = min(self.clock.cpu_s() - worked_s, took_s)
         changed, gone, kept = [], [], {}
         for scheduler_id, job, attempt in live:
             status = _matching_status(attempt, statuses.get(scheduler_id))
