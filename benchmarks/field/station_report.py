@@ -65,12 +65,13 @@ class TimeErrors:
 
 @dataclass(frozen=True)
 class StationReport:
-    """The season in numbers; ``score`` is what score.py printed."""
+    """The season in numbers; ``score`` is what score.py printed, and ``accuracies`` is policy → accuracy."""
 
     images: int
     elapsed_s: float
     stored: int
     score: Mapping[str, Any]
+    accuracies: Mapping[str, float]
     retrainings: tuple[Retraining, ...]
     deployed: int
     rolled_back: int
@@ -99,7 +100,12 @@ class StationReport:
 
 
 def read_report(
-    file: Path, score: Mapping[str, Any], images: int, elapsed_s: float, faults: tuple[Fault, ...]
+    file: Path,
+    score: Mapping[str, Any],
+    accuracies: Mapping[str, float],
+    images: int,
+    elapsed_s: float,
+    faults: tuple[Fault, ...],
 ) -> StationReport:
     """Return the report of a season that has ended, from its pipeline's journal and the score against the truth."""
     pipeline = read_pipeline(file)
@@ -113,7 +119,7 @@ def read_report(
         if batch.state is JobState.COMPLETED:
             runs[batch.stage].append(batch)
     return StationReport(
-        images=images, elapsed_s=elapsed_s, stored=stored, score=score,
+        images=images, elapsed_s=elapsed_s, stored=stored, score=score, accuracies=accuracies,
         retrainings=tuple(_retrainings(runs["retrain"])), deployed=len(runs["deploy"]),
         rolled_back=int(totals.get("check.rolled_back", 0)), repeated=int(totals.get("label.repeated", 0)),
         tries=sum(batch.tries - 1 for batch in batches),
@@ -183,6 +189,7 @@ def report_lines(report: StationReport) -> list[str]:
     lines = [
         accounted,
         f"accuracy {score['accuracy']:.1%} with {score['reviewed']} reviews, {len(score['drifts'])} drifts detected",
+        "accuracy of the policies: " + ", ".join(f"{name} {share:.1%}" for name, share in report.accuracies.items()),
         f"{len(report.retrainings)} retrainings, {report.deployed} deployed, {report.rolled_back} rolled back",
         f"age of the model: {score['age']['last']} images at the end, {score['age']['mean']:.0f} in the mean",
     ]

@@ -56,7 +56,7 @@ class Drift:
                 if detector.drift_detected and harm >= 0:
                     widths[name] = int(detector.width)
         if widths and (not self.drifts or self.quiet > SAME_DRIFT):
-            # the window that ADWIN keeps is what came after the change
+            # most of the window that ADWIN keeps came after the change
             self.since = self.recent[-min(len(self.recent), max(widths.values()))]
             self.quiet = self.retrained = 0
             self.drifts.append((self.since, []))

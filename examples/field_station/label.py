@@ -2,7 +2,8 @@
 
 `python label.py` reads the batch's events. It filters empty frames, labels the certain images, and queues the others
 for review, with a random share of all. Corrupt files are set aside. Outcomes are kept by image, so a repeated event or
-a repeated run changes nothing. Metrics: the batch's outcomes, mean confidence, `drift`, and `retrain` (1 or 0).
+a repeated run changes nothing. Metrics: images by outcome, mean confidence, `accuracy` and `age` of the model, `drift`,
+and `retrain` (1 or 0).
 """
 
 import hashlib
@@ -28,6 +29,9 @@ CERTAIN = 0.75
 """Probability of an animal from which its label needs no review."""
 RANDOM_SHARE = 0.03
 """Of all images, reviewed at random: they measure the accuracy without bias."""
+
+JUDGED = 50
+"""Latest random reviews that give the accuracy; half as many are enough."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +109,21 @@ def _label(connection: sqlite3.Connection, model: Model, run: str) -> dict[str, 
             + [(image_id, "corrupt", "", 0.0, "", model.name) for image_id in corrupt],
         )  # fmt: skip
         confidence = float(np.mean([o.confidence for o in outcomes])) if outcomes else 1.0
-        metrics = {**count(connection), "repeated": repeated, "confidence": confidence, "drift": float(bool(drifted)),
-                   "drifts": len(drift.drifts), "retrain": float(retrain)}  # fmt: skip
+        metrics = {**count(connection), **_judge(connection, model), "repeated": repeated, "confidence": confidence,
+                   "drift": float(bool(drifted)), "drifts": len(drift.drifts), "retrain": float(retrain)}  # fmt: skip
         for name, content in (("drift", drift), ("result", {"run": run, "metrics": metrics})):
             connection.execute("insert or replace into state values (?, ?)", (name, pickle.dumps(content)))
     return metrics
+
+
+def _judge(connection: sqlite3.Connection, model: Model) -> dict[str, float]:
+    """Return the model's age in images, and the accuracy of the labels that were reviewed at random."""
+    newest = model.name.removeprefix("model-") if model.name.startswith("model-") else ""
+    ((age,),) = connection.execute("select count(*) from images where id > ?", (newest,))
+    right = {review.image_id: review.label for review in read_reviews() if review.why == "random"}
+    latest = connection.execute("select id, label from images where why = 'random' order by id desc").fetchall()
+    judged = [right[image_id] == label for image_id, label in latest if image_id in right][:JUDGED]
+    return {"age": age} | ({"accuracy": float(np.mean(judged))} if len(judged) >= JUDGED / 2 else {})
 
 
 def _read_images(connection: sqlite3.Connection) -> tuple[dict[str, bytes], list[np.ndarray], list[str], int]:

@@ -1,8 +1,8 @@
 """A season in one process, without broker and scheduler: the same functions, to compare policies of retraining.
 
-`python season.py --seed 1 --strength 1.0` prints the accuracy of four policies: never retrained, retrained by the
-calendar with reviews spread evenly or before each retraining, and retrained when the station detects drift. The calendar
-has as many retrainings and reviews as the last policy turned out to need, and all have the same images and reviewer.
+`python season.py --seed 1 --strength 1.0` prints the accuracy of four policies: retrained when the station detects
+drift, never retrained, and retrained by the calendar, with reviews spread evenly or before each retraining. The
+calendar has as many retrainings and reviews as the first policy needed. All have the same images and reviewer.
 """
 
 import argparse
@@ -165,39 +165,55 @@ def _review(reviewer: Reviewer, queue: list[tuple[str, str]], now: int, most: in
     return [Review(image_id, reviewer.answer(image_id), why) for image_id, why in chosen]
 
 
-def compare(season: Season) -> dict[str, Course]:
-    """Return the course of the season under each policy."""
+def compare(season: Season, known: tuple[int, int] | None = None) -> dict[str, Course]:
+    """Return the course of the season under each policy.
+
+    Args:
+        season: Whose images.
+        known: Retrainings and reviews that the third policy needed in a real season, which is then not followed.
+    """
     torch.set_num_threads(1)
     images = Images.draw(season)
     first = images.first_model()
-    triggered = follow(images, first, lambda _, drift, reviewed: drift.retrain(reviewed))
-    turns = max(len(triggered.retrained), 1)
+    courses: dict[str, Course] = {}
+    if known is None:
+        triggered = follow(images, first, lambda _, drift, reviewed: drift.retrain(reviewed))
+        courses["triggered"] = triggered
+        known = len(triggered.retrained), triggered.reviewed
+    turns, reviewed = known
     calendar = [round(season.images / (turns + 1) * (turn + 1) / BATCH) * BATCH for turn in range(turns)]
-    calm = min(CALM_SHARE, triggered.reviewed / season.images)
-    burst = (triggered.reviewed - calm * season.images) / turns
+    calm = min(CALM_SHARE * season.images, reviewed)
 
     def evenly(number: int) -> float:
-        return triggered.reviewed * number / season.images
+        return reviewed * number / season.images
 
     def before_retraining(number: int) -> float:
-        return calm * number + burst * sum(min(max(1 + (number - turn) / SAME_DRIFT, 0.0), 1.0) for turn in calendar)
+        due = sum(min(max(1 + (number - turn) / SAME_DRIFT, 0.0), 1.0) for turn in calendar)
+        return calm * number / season.images + (reviewed - calm) * due / max(turns, 1)
 
     def is_due(number: int, *_: object) -> bool:
         return number in calendar
 
-    return {
-        "never": follow(images, first, lambda *_: False, evenly),
-        "scheduled": follow(images, first, is_due, evenly),
-        "scheduled, reviews before it": follow(images, first, is_due, before_retraining),
-        "triggered": triggered,
-    }
+    courses["never"] = follow(images, first, lambda *_: False, evenly)
+    courses["scheduled"] = follow(images, first, is_due, evenly)
+    courses["scheduled, reviews before"] = follow(images, first, is_due, before_retraining)
+    return courses
 
 
 def main() -> None:
     """Compare the policies over one season."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     season_options(parser)
-    for name, course in compare(season_of(parser.parse_args())).items():
+    parser.add_argument(
+        "--known",
+        type=int,
+        nargs=2,
+        metavar=("RETRAININGS", "REVIEWS"),
+        help="of a real season: follow the others only",
+    )
+    options = parser.parse_args()
+    known = tuple(options.known) if options.known else None
+    for name, course in compare(season_of(options), known).items():
         facts = asdict(course)
         facts.pop("right")
         print(json.dumps({"policy": name, "accuracy": round(course.accuracy, 4), "curve": course.curve()} | facts))

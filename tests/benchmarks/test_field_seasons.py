@@ -1,9 +1,10 @@
 import pytest
 
-from benchmarks.field.seasons import COLOURS, draw_seasons, rows_of
+from benchmarks.field.seasons import COLOURS, REVIEWED, draw_seasons, rows_of
 
 
-def _courses(**accuracy):
+def _courses(never, scheduled, triggered):
+    accuracy = dict(zip(COLOURS, (never, scheduled, scheduled - 0.02, triggered), strict=True))
     return [
         {"seed": seed, "strength": strength, "policy": policy, "accuracy": accuracy[policy] + seed / 100,
          "retrained": [100] * 4, "curve": [0.9, accuracy[policy]]}
@@ -19,6 +20,14 @@ def test_the_mildest_drift_has_no_target_and_the_strong_must_beat_the_better_of_
     assert strong.value == pytest.approx(76.5)
     assert strong.target == strong.baseline == pytest.approx(71.5)
     assert strong.n == 2
+
+
+def test_the_better_of_the_two_calendars_is_the_baseline():
+    courses = _courses(never=0.6, scheduled=0.7, triggered=0.75)
+    for course in courses:
+        course["accuracy"] += 0.1 * (course["policy"] == REVIEWED)
+    assert rows_of(courses)[1].baseline == pytest.approx(79.5)
+    assert rows_of(courses)[1].met is False
 
 
 def test_a_policy_that_beats_only_the_schedule_misses_the_target():

@@ -48,7 +48,7 @@ def test_without_a_second_retraining_there_are_no_errors():
 def report_of(**changes):
     counts = {"ingested": 10, "labelled": 4, "filtered": 3, "queued": 2, "corrupt": 1}
     score = {"counts": counts, "accuracy": 0.8, "reviewed": 2, "drifts": [], "age": {"mean": 5, "most": 9, "last": 9}}
-    report = StationReport(10, 60.0, 10, score, (), 0, 0, 0, 0, 0, {}, {}, ())
+    report = StationReport(10, 60.0, 10, score, {}, (), 0, 0, 0, 0, 0, {}, {}, ())
     return replace(report, **changes)
 
 

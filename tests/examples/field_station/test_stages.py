@@ -158,6 +158,6 @@ def test_drift_is_detected_after_a_change_and_asks_for_reviews_and_retrainings()
             assert drift.asked == pytest.approx(CALM_SHARE * (number + 50))
             assert not drift.retrain(1000)
     assert len(drift.drifts) == 1
-    assert 950 <= int(drift.since) <= 1050
+    assert 800 <= int(drift.since) <= 1050  # ADWIN drops whole buckets
     assert drift.asked > 1.5 * CALM_SHARE * 2000
     assert [drift.retrain(number) for number in (10, 60, 60, 300, 300)] == [False, True, False, True, False]

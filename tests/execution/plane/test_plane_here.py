@@ -83,7 +83,11 @@ def test_the_cpu_time_of_a_job_that_ended_does_not_delay_the_next_poll(tmp_path,
     commands = {"busy": (sys.executable, "-c", busy), "later": ("sleep", "4")}
     with PlaneJournal(tmp_path / "plane.sqlite", Clock()) as journal:
         journal.add(
-            Job(name, JobSpec(name, words, ResourceSpec(walltime_s=60), workdir=str(tmp_path)), Policy((Place("local"),)))
+            Job(
+                name,
+                JobSpec(name, words, ResourceSpec(walltime_s=60), workdir=str(tmp_path)),
+                Policy((Place("local"),)),
+            )
             for name, words in commands.items()
         )
     began = time.monotonic()

@@ -64,6 +64,19 @@ def test_the_page_draws_each_metric_and_links_each_run_to_its_job(client, traps)
     assert "$0.08" in html
 
 
+def test_the_page_shows_the_images_in_the_folder_of_figures(client, web_folder, traps):
+    figures = web_folder / "season/figures"
+    figures.mkdir()
+    (figures / "accuracy of all.png").write_bytes(b"\x89PNG")
+    (figures / "script.svg").write_text("<svg/>")
+    assert season_of(client)["figures"] == ["accuracy of all.png"]
+    assert 'src="../pipelines/traps/figures/accuracy%20of%20all.png"' in client.get("/pipelines/traps").text
+    image = client.get("/pipelines/traps/figures/accuracy%20of%20all.png")
+    assert (image.content, image.headers["content-type"]) == (b"\x89PNG", "image/png")
+    for name in ("script.svg", "..%2F..%2Ftraps.toml", "none.png"):
+        assert client.get(f"/pipelines/traps/figures/{name}").status_code == 404
+
+
 @pytest.mark.parametrize(("name", "status"), [("none", 404), ("new", 422), ("broken", 422)])
 def test_a_pipeline_without_a_season_is_refused_with_the_reason(client, traps, name, status):
     answer = client.post("/api/v1/pipelines", json={"name": name})

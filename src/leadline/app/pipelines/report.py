@@ -5,7 +5,7 @@ from pathlib import Path
 
 from leadline.app.composition import user_catalog
 from leadline.app.pipelines.find import find_pipeline, find_pipelines
-from leadline.app.pipelines.review import count_waiting
+from leadline.app.pipelines.review import count_waiting, list_figures
 from leadline.app.pipelines.runs import PipelineStatus, pipeline_status
 from leadline.app.pipelines.season import SeasonRecord, measured_outcome
 from leadline.core.errors import LeadlineError
@@ -74,7 +74,7 @@ class MetricSeries(Frozen):
 class PipelineSeason(Frozen):
     """The season of a pipeline so far: status, measured outcome, runs (the newest first), and metrics.
 
-    ``reviews`` has the number of files that wait for review, by stage.
+    ``reviews`` has the number of files that wait for review, by stage; ``figures`` names the images in its folder.
     """
 
     status: PipelineStatus
@@ -82,6 +82,7 @@ class PipelineSeason(Frozen):
     runs: tuple[PipelineRun, ...]
     metrics: tuple[MetricSeries, ...]
     reviews: dict[str, int]
+    figures: tuple[str, ...]
 
 
 def list_pipelines(folder: Path) -> PipelineList:
@@ -115,9 +116,11 @@ def pipeline_season(name: str, folder: Path) -> PipelineSeason:
         batches = sorted(batches, key=lambda batch: batch.created_at, reverse=True)[:MOST_RUNS]
         recommended = _recommended(season)
         runs = tuple(_run(batch, recommended.get(batch.label), journal.job_key(batch)) for batch in batches)
-    reviews = count_waiting(pipeline)
     power: dict[str, float | None] = {name: watts or None for name, watts in power_w.items()}
-    return PipelineSeason(status, measured_outcome(pipeline, season, power), runs, _metrics(season), reviews)
+    return PipelineSeason(
+        status, measured_outcome(pipeline, season, power), runs, _metrics(season), count_waiting(pipeline),
+        list_figures(pipeline),
+    )  # fmt: skip
 
 
 def _recommended(season: SeasonRecord) -> dict[str, float]:

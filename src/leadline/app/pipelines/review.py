@@ -1,4 +1,4 @@
-"""Review queues: files of a stage that a person confirms or corrects.
+"""Review queues: files of a stage that a person confirms or corrects; and figures that a pipeline's page shows.
 
 The stage appends JSON lines to ``queue.jsonl`` in the queue's folder: ``{"id": "7", "file": "7.jpg", "label": "deer",
 "confidence": 0.6}``. Answers are appended to ``answers.jsonl``: ``{"id": "7", "label": "fox", "at": "2026-..."}``.
@@ -23,6 +23,8 @@ from leadline.pipelines.spec import read_pipeline
 QUEUE, ANSWERS, LOCK = "queue.jsonl", "answers.jsonl", ".answers.lock"
 IMAGES = {".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png", ".gif": "image/gif", ".webp": "image/webp"}
 """Suffixes of files that are shown, and their types; none of these can run a script."""
+FIGURES = "figures"
+"""Folder of a pipeline with images that its page shows."""
 MOST_BYTES, LONGEST_LABEL = 64 * 2**20, 100
 
 
@@ -86,6 +88,26 @@ def review_file(name: str, stage: str, identity: str, folder: Path) -> tuple[Pat
     if kind is None or not path.is_relative_to(place.resolve()):
         raise InvalidInput(f"{excerpt(entry.file)!r} is no image ({', '.join(IMAGES)}) in {place}")
     return path, kind
+
+
+def list_figures(pipeline: Pipeline) -> tuple[str, ...]:
+    """Return the names of the images in a pipeline's folder of figures."""
+    place = Path(pipeline.folder, FIGURES)
+    return tuple(sorted(path.name for path in place.glob("*") if path.suffix.lower() in IMAGES and is_file(path)))
+
+
+def figure_file(name: str, figure: str, folder: Path) -> tuple[Path, str]:
+    """Return the path of a figure of a pipeline and its media type.
+
+    Raises:
+        UnknownName: there is no such pipeline or figure.
+    """
+    pipeline = read_pipeline(find_pipeline(name, folder))
+    figures = list_figures(pipeline)
+    if figure not in figures:
+        raise UnknownName("figure", figure, figures)
+    path = Path(pipeline.folder, FIGURES, figure)
+    return path, IMAGES[path.suffix.lower()]
 
 
 def answer_review(name: str, stage: str, identity: str, label: str, folder: Path) -> ReviewAnswer:

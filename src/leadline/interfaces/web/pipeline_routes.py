@@ -1,13 +1,15 @@
 """The pages of pipelines, and of their review queues: images whose labels a person confirms or corrects."""
 
+from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse
 from markupsafe import escape
 
-from leadline.app.pipelines.review import answer_review, read_review, review_file
+from leadline.app.pipelines.review import answer_review, figure_file, read_review, review_file
 from leadline.core.documents import to_document
 from leadline.interfaces.page_text import QUANTITIES, plain
 from leadline.interfaces.web.pages import Document, Pages
@@ -39,6 +41,11 @@ def pipeline_routes(settings: WebSettings, pages: Pages) -> APIRouter:
         """Show the season of one pipeline."""
         return await pages.page("pipeline.html", request, _pipeline(pages, name))
 
+    @router.get("/pipelines/{name}/figures/{figure}")
+    async def figure(name: str, figure: str) -> Response:
+        """Return an image in the pipeline's folder of figures."""
+        return await _image(pages, lambda: figure_file(name, figure, folder))
+
     @router.get("/pipelines/{name}/review/{stage}")
     async def review_page(request: Request, name: str, stage: str) -> Response:
         """Show the files that wait for review."""
@@ -47,13 +54,7 @@ def pipeline_routes(settings: WebSettings, pages: Pages) -> APIRouter:
     @router.get("/pipelines/{name}/review/{stage}/file")
     async def file(request: Request, name: str, stage: str) -> Response:
         """Return an image that waits for review."""
-        identity = request.query_params.get("id", "")
-
-        def find() -> Document:
-            path, kind = review_file(name, stage, identity, folder)
-            return {"path": path, "media_type": kind}
-
-        return FileResponse(**await pages.work(find))
+        return await _image(pages, lambda: review_file(name, stage, request.query_params.get("id", ""), folder))
 
     @router.post("/pipelines/{name}/review/{stage}")
     async def answer(request: Request, name: str, stage: str) -> Response:
@@ -66,6 +67,14 @@ def pipeline_routes(settings: WebSettings, pages: Pages) -> APIRouter:
         return HTMLResponse(f'<p role="status">{escape(plain(kept["id"]))}: {escape(plain(kept["label"]))}</p>')
 
     return router
+
+
+async def _image(pages: Pages, find: Callable[[], tuple[Path, str]]) -> Response:
+    def read() -> Document:
+        path, kind = find()
+        return {"path": path, "media_type": kind}
+
+    return FileResponse(**await pages.work(read))
 
 
 async def _pipeline(pages: Pages, name: str) -> Document:
