@@ -51,6 +51,8 @@ def asked(text, before=None):
         ("why is job 48213 still pending?", "explain", {"job": "48213"}),
         ("the last 20 lines of the log of coral-unet", "logs", {"job": "coral-unet", "lines": 20}),
         ("cancel coral-unet and soil-gnn", "cancel", {"jobs": ["coral-unet", "soil-gnn"]}),
+        ("how is the pipeline field-station going?", "pipelines", {"name": "field-station"}),
+        ("list my pipelines", "pipelines", {}),
         ("submit python train.py --lr 0.1 on Pitzer with 2 gpus for 3 hours", "submit",
          {"command": ["python", "train.py", "--lr", "0.1"], "on": ["Pitzer"], "gpus": 2, "time_s": 10800}),
     ],

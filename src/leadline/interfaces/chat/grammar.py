@@ -31,7 +31,7 @@ MOST_UNKNOWN = 3
 """Words of a question that may be unknown, or a quarter of them."""
 NOT_UNDERSTOOD = (
     "I did not understand this. Ask for the time, memory or cost of a workload, whether it fits, where to run it, or "
-    "for systems, devices, jobs, logs, runs, models or campaigns."
+    "for systems, devices, jobs, logs, runs, models, campaigns or pipelines."
 )
 
 
@@ -76,6 +76,7 @@ def _call(tool: str, question: Question) -> ToolCall | None:
         "explain": explain_arguments, "history": history_arguments,
         "models": partial(named_arguments, cue="model-name"),
         "campaigns": partial(named_arguments, cue="campaign-name"),
+        "pipelines": partial(named_arguments, cue="pipeline-name"),
         "systems": partial(place_arguments, kind="system"), "devices": partial(place_arguments, kind="device"),
     }  # fmt: skip
     arguments = readers[tool](question)

@@ -1,4 +1,4 @@
-"""Arguments of the tools for jobs, systems, devices, models, campaigns and past runs."""
+"""Arguments of the tools for jobs, systems, devices, models, campaigns, pipelines and past runs."""
 
 from typing import Any
 
@@ -97,7 +97,7 @@ def _bare_limit(question: Question) -> Arguments:
 
 
 def named_arguments(question: Question, cue: str) -> Arguments:
-    """Return the name of a model or campaign, if the question has one."""
+    """Return the name of a model, campaign or pipeline, if the question has one."""
     name = question.jobs[0] if question.jobs else question.find(cue)
     return {"name": name} if name else {}
 

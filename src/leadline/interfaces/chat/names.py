@@ -1,4 +1,4 @@
-"""Read names from a question: workloads, places, jobs, runs, models, campaigns and commands."""
+"""Read names from a question: workloads, places, jobs, runs, models, campaigns, pipelines and commands."""
 
 import re
 from collections.abc import Callable, Collection, Sequence
