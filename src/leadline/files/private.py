@@ -33,10 +33,9 @@ def make_private_file(path: Path) -> None:
     Raises:
         OSError: it cannot be created.
     """
-    # Closing any descriptor of a file drops all locks of this process on it, those of its open databases too.
-    if not path.exists():
-        with suppress(FileExistsError):
-            os.close(os.open(os.path.realpath(path), os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    # Without O_EXCL, the descriptor of a file that exists is closed, which drops all locks of this process on it.
+    with suppress(FileExistsError):
+        os.close(os.open(os.path.realpath(path), os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def tighten(path: Path) -> None:

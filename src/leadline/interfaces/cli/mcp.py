@@ -8,6 +8,7 @@ import click
 from leadline.core.errors import MissingExtra
 from leadline.interfaces.cli.command import FILE, command, flag, option
 from leadline.interfaces.cli.output import print_note
+from leadline.interfaces.cli.web import PACKAGES
 
 PORT = 8643
 
@@ -27,7 +28,7 @@ def mcp(*, http: bool, port: int, token_file: Path | None, allow_submit: bool, a
     An assistant starts it by itself: name the command leadline mcp in its settings. It changes nothing unless you allow
     it to submit. Then it asks you before each change, through the assistant's own dialog.
     """
-    if any(find_spec(package) is None for package in ("mcp", "fastapi", "uvicorn", "sse_starlette", "jinja2")):
+    if any(find_spec(package) is None for package in ("mcp", *PACKAGES)):
         raise MissingExtra("leadline mcp", "mcp")
     from leadline.interfaces import mcp_server  # noqa: PLC0415 - an optional extra
     from leadline.interfaces.web.server import read_token, serve  # noqa: PLC0415

@@ -11,6 +11,8 @@ from leadline.interfaces.cli.command import FILE, command, flag, option
 from leadline.interfaces.cli.output import print_note
 
 PORT, UPLOAD_LIMIT_MIB = 8642, 512
+PACKAGES = ("fastapi", "uvicorn", "sse_starlette", "jinja2")
+"""Packages of the [web] extra that the server needs."""
 
 
 @command("web")
@@ -38,7 +40,7 @@ def web(
 
     Open the address that it prints: it has your token, which becomes a cookie. Ctrl-C ends the server; jobs go on.
     """
-    if any(find_spec(package) is None for package in ("fastapi", "uvicorn", "sse_starlette", "jinja2")):
+    if any(find_spec(package) is None for package in PACKAGES):
         raise MissingExtra("leadline web", "web")
     from leadline.interfaces.web.server import read_token, serve  # noqa: PLC0415 - an optional extra
     from leadline.interfaces.web.settings import WebSettings  # noqa: PLC0415 - loads with the server
