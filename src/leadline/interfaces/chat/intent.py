@@ -20,8 +20,8 @@ CUES = (
     "again", "all-jobs", "also", "and", "campaigns", "cancel", "consent", "ended", "estimate", "fit", "history",
     "impossible", "inference", "injection", "instead", "it", "job-only", "job-words", "list-devices", "list-jobs",
     "list-systems", "logs", "measured", "memory-only", "model-card", "models", "not-campaigns", "not-history",
-    "not-jobs", "not-systems", "off-topic", "operation", "other-than-submit", "pipelines", "quality", "recommend", "show-device",
-    "show-system", "status", "status-of-it", "submit", "training", "why",
+    "not-jobs", "not-systems", "off-topic", "operation", "other-than-submit", "pipelines", "quality", "recommend",
+    "show-device", "show-system", "status", "status-of-it", "submit", "training", "why",
 )  # fmt: skip
 """Cues that are features of a question."""
 _TOKEN = re.compile(r"_+|[^\W\d_]+(?:'[^\W\d_]+)?|\d+|[?!]")
