@@ -55,15 +55,15 @@ def _pairs(name: str, texts: tuple[str, ...], example: str) -> dict[str, str]:
 def _print_simulation(simulation: PipelineSimulation) -> None:
     click.echo(f"{simulation.name}, simulated in {format_duration(simulation.simulated_in_s)}")
     click.echo()
-    seasons = {"changed": simulation.changed}
+    seasons: dict[str, SeasonOutcome] = {}
     if simulation.measured is not None and simulation.replayed is not None:
-        measured = SeasonRange(simulation.measured, simulation.measured, simulation.measured)
-        seasons = {"measured": measured, "replayed": simulation.replayed, **seasons}
+        seasons = {"measured": simulation.measured, "replayed": simulation.replayed.likely}
     rows = [
-        (label, *(_range(season, show) for season in seasons.values()))
+        (label, *(show(season) for season in seasons.values()), show(simulation.changed.likely),
+         _range(simulation.changed, show))
         for label, show in _rows(simulation.changed.likely)
-    ]
-    print_table(("", *seasons), rows, words=("",))
+    ]  # fmt: skip
+    print_table(("", *seasons, "changed", "range"), rows, words=("", "range"))
     for note in simulation.notes:
         print_note(note)
 
@@ -95,9 +95,9 @@ def _of(
 
 
 def _range(seasons: SeasonRange, show: Callable[[SeasonOutcome], str]) -> str:
-    """Return the most likely value, and those with the bounds of all times if they differ from it."""
-    likely, fast, slow = show(seasons.likely), show(seasons.fast), show(seasons.slow)
-    return likely if likely == fast == slow else f"{likely} ({fast} – {slow})"
+    """Return the values with the bounds of all times, if they differ."""
+    fast, slow = show(seasons.fast), show(seasons.slow)
+    return "" if fast == slow else f"{fast} – {slow}"
 
 
 def _time(span_s: float | None) -> str:
