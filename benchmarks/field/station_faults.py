@@ -53,6 +53,7 @@ class FaultInjector:
 
     def inject_due(self) -> bool:
         """Inject the faults that are due; return whether others are left."""
+        self._resume_nodes()
         for fault in [fault for fault in self._open if fault[1]()]:
             name, _, inject = fault
             images = self._stored()
@@ -92,3 +93,12 @@ class FaultInjector:
         self.station.cluster.stop("slurmctld", sign=signal.SIGKILL)
         time.sleep(CONTROLLER_AWAY_S)
         self.station.cluster.start("slurmctld")
+
+    def _resume_nodes(self) -> None:
+        """Do what an administrator does after a crash of the controller: resume drained nodes.
+
+        A controller that died before it saved the start of a job starts it again, and Slurm drains the node.
+        """
+        cluster = self.station.cluster
+        for node in cluster.run(["sinfo", "-h", "-N", "-t", "drain", "-o", "%N"]).stdout.split():
+            cluster.run(["scontrol", "update", f"nodename={node}", "state=resume"])
