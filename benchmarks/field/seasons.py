@@ -20,12 +20,15 @@ SEEDS = (1, 2, 3)
 """Kept for the report: the example was designed on seeds from 100 on."""
 QUICK = ((100, 1.0),)
 NEVER, SCHEDULED, REVIEWED, TRIGGERED = "never", "scheduled", "scheduled, reviews before", "triggered"
-COLOURS = {NEVER: "#8a8d91", SCHEDULED: "#e09f3e", REVIEWED: "#b5651d", TRIGGERED: "#0b6e4f"}
+STATION = "this station"
+COLOURS = {NEVER: "#8a8d91", SCHEDULED: "#e09f3e", REVIEWED: "#b5651d", TRIGGERED: "#0b6e4f", STATION: "#1d4e89"}
+POLICIES = (NEVER, SCHEDULED, REVIEWED, TRIGGERED)
 LABELS = {
     NEVER: "never retrained",
     SCHEDULED: "scheduled, at equal compute",
     REVIEWED: "scheduled, with most reviews before",
     TRIGGERED: "when drift is detected",
+    STATION: "this season, with real parts",
 }
 PROCESSES = 2
 
@@ -51,9 +54,9 @@ def rows_of(courses: Sequence[SeasonCourse]) -> list[BenchmarkRow]:
     for strength in strengths:
         of_policy = {
             policy: [c["accuracy"] for c in courses if c["strength"] == strength and c["policy"] == policy]
-            for policy in COLOURS
+            for policy in POLICIES
         }
-        never, evenly, before, triggered = (100 * mean(of_policy[policy]) for policy in COLOURS)
+        never, evenly, before, triggered = (100 * mean(of_policy[policy]) for policy in POLICIES)
         scheduled = max(evenly, before)
         retrained = [c["retrained"] for c in courses if c["strength"] == strength and c["policy"] == TRIGGERED]
         target = None if strength == strengths[0] and len(strengths) > 1 else max(never, scheduled)
@@ -89,6 +92,8 @@ def draw_seasons(courses: Sequence[SeasonCourse], path: Path) -> None:
         for axis, strength in zip(axes, strengths, strict=True):
             for policy, colour in COLOURS.items():
                 curves = [c["curve"] for c in courses if c["strength"] == strength and c["policy"] == policy]
+                if not curves:
+                    continue
                 places = [(stretch + 0.5) / len(curves[0]) for stretch in range(len(curves[0]))]
                 for curve in curves:
                     axis.plot(places, [100 * share for share in curve], color=colour, linewidth=0.6, alpha=0.4)
@@ -98,7 +103,7 @@ def draw_seasons(courses: Sequence[SeasonCourse], path: Path) -> None:
         axes[0].set_ylabel("accuracy [%]")
         figure.legend(
             *axes[0].get_legend_handles_labels(), frameon=False, loc="outside lower center",
-            ncols=2 if len(strengths) == 1 else len(COLOURS),
+            ncols=2 if len(strengths) == 1 else len(POLICIES),
         )  # fmt: skip
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 

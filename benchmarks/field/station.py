@@ -17,15 +17,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.field.camera_link import CameraLink, camera_link
-from benchmarks.field.seasons import TRIGGERED, draw_seasons, follow_season
+from benchmarks.field.seasons import STATION, draw_seasons, follow_season
 from benchmarks.field.station_faults import Fault, FaultInjector
 from benchmarks.field.station_report import StationReport, read_report, report_lines
 from leadline.core.errors import LeadlineError
+from leadline.execution.clock import epoch_s
 from leadline.interfaces.cli.output import print_note
-from leadline.pipelines.journal import JOURNAL, PipelineJournal
+from leadline.pipelines.journal import JOURNAL, Batch, PipelineJournal
 from tests.support.mqtt_broker import Broker, mqtt_broker, why_no_mosquitto
 from tests.support.slurm_cluster import SlurmCluster, slurm_cluster, why_no_slurm
 from tests.support.slurm_plan import ClusterPlan
@@ -152,15 +154,28 @@ def run_season(plan: SeasonPlan, folder: Path, report: Callable[[str], None] = l
 
 
 def _compare(station: Station, plan: SeasonPlan, score: Mapping[str, Any]) -> dict[str, float]:
-    """Follow the season by other policies, draw all for the pipeline's page, and return policy → accuracy."""
+    """Follow the season by each policy in one process, draw all for the pipeline's page; return policy → accuracy.
+
+    The cameras are fast, so many images arrive while a model is trained. The policies get the same number.
+    """
     with PipelineJournal(station.season) as journal:
-        retrainings = len(journal.past_runs("retrain"))
-    known = ["--images", str(plan.images), "--known", str(retrainings), str(score["reviewed"])]
-    others = follow_season(plan.seed, plan.strength, *known)
-    this = {"strength": plan.strength, "policy": TRIGGERED, "accuracy": score["accuracy"], "curve": score["curve"]}
+        latency_s = _roll_out_s(journal.past_runs("retrain"), journal.past_runs("deploy"))
+    training = str(round(plan.rate * latency_s))
+    courses = follow_season(plan.seed, plan.strength, "--images", str(plan.images), "--training", training)
+    this = {"strength": plan.strength, "policy": STATION, "accuracy": score["accuracy"], "curve": score["curve"]}
     (station.season / "figures").mkdir()
-    draw_seasons([*others, this], station.season / "figures/accuracy.png")
-    return {course["policy"]: course["accuracy"] for course in (*others, this)}
+    draw_seasons([*courses, this], station.season / "figures/accuracy.png")
+    return {course["policy"]: course["accuracy"] for course in (*courses, this)}
+
+
+def _roll_out_s(retrained: Sequence[Batch], deployed: Sequence[Batch]) -> float:
+    """Return the median time from the start of a retraining to the end of its roll-out; the newest runs come first."""
+    spans_s = []
+    for roll_out in deployed:
+        run = next((run for run in retrained if (run.ended_at or "") <= roll_out.created_at), None)
+        if run is not None and roll_out.ended_at:
+            spans_s.append(epoch_s(roll_out.ended_at) - epoch_s(run.created_at))
+    return median(spans_s or [0.0])
 
 
 def _lay_out(folder: Path, broker: Broker, link: CameraLink, report: Callable[[str], None]) -> Station:

@@ -1,8 +1,8 @@
 """A season in one process, without broker and scheduler: the same functions, to compare policies of retraining.
 
-`python season.py --seed 1 --strength 1.0` prints the accuracy of four policies: retrained when the station detects
-drift, never retrained, and retrained by the calendar, with reviews spread evenly or before each retraining. The
-calendar has as many retrainings and reviews as the first policy needed. All have the same images and reviewer.
+`python season.py --seed 1 --strength 1.0` prints the accuracy of four policies: never retrained, retrained by the
+calendar, with reviews spread evenly or before each retraining, and retrained when the station detects drift. The
+calendar has as many retrainings and reviews as the last policy needed. All have the same images and reviewer.
 """
 
 import argparse
@@ -102,7 +102,11 @@ class Course:
 
 
 def follow(
-    images: Images, first: Model, due: Callable[[int, Drift, int], bool], to_ask: Callable[[int], float] | None = None
+    images: Images,
+    first: Model,
+    due: Callable[[int, Drift, int], bool],
+    to_ask: Callable[[int], float] | None = None,
+    training: int = TRAINING,
 ) -> Course:
     """Follow a season under a policy.
 
@@ -112,22 +116,23 @@ def follow(
         due: Whether to retrain, given the number of the next image, the drift detector, and the images reviewed since
             the newest drift.
         to_ask: Returns how many images are reviewed before the next one; None follows the drift detector.
+        training: Images that arrive between the start of a retraining and its roll-out.
     """
     course, drift, reviewer = Course(), Drift(), Reviewer(images.season)
     edge, previous, checked_from = first, first, ""
-    candidate: Model | None = None
+    candidates: list[tuple[int, Model]] = []  # with the number of the image from which on they may be rolled out
     since_drift = ""
     queue: list[tuple[str, str]] = []
     reviews = images.archive()
     for start in range(0, images.season.images, BATCH):
         batch = slice(ARCHIVE + start, ARCHIVE + start + BATCH)
         ids, pixels = images.ids[batch], images.pixels[batch]
-        if candidate is not None:  # trained while the batch before arrived
+        while candidates and candidates[0][0] <= start:
+            _, candidate = candidates.pop(0)
             judged = images.of(to_evaluate(reviews, since_drift))
             if score(candidate, *judged) > score(edge, *judged):
                 edge, previous, checked_from = candidate, edge, reviews[-1].image_id
                 course.deployed.append(start)
-            candidate = None
         probabilities, distance = edge.predict(pixels)
         outcomes = decide(ids, probabilities)
         for image_id, outcome in zip(ids, outcomes, strict=True):
@@ -150,7 +155,7 @@ def follow(
         reviewed_since = sum(review.image_id >= drift.since and review.why != "archive" for review in reviews)
         since_drift = drift.since if to_ask is None else ""
         if due(start + BATCH, drift, reviewed_since):
-            candidate = images.train(reviews, PASSES, edge, since_drift)
+            candidates.append((start + BATCH + training, images.train(reviews, PASSES, edge, since_drift)))
             course.retrained.append(start + BATCH)
     course.drifts, course.reviewed = drift.drifts, len(reviews) - ARCHIVE
     return course
@@ -165,22 +170,13 @@ def _review(reviewer: Reviewer, queue: list[tuple[str, str]], now: int, most: in
     return [Review(image_id, reviewer.answer(image_id), why) for image_id, why in chosen]
 
 
-def compare(season: Season, known: tuple[int, int] | None = None) -> dict[str, Course]:
-    """Return the course of the season under each policy.
-
-    Args:
-        season: Whose images.
-        known: Retrainings and reviews that the third policy needed in a real season, which is then not followed.
-    """
+def compare(season: Season, training: int = TRAINING) -> dict[str, Course]:
+    """Return the course of the season under each policy; for ``training`` see `follow`."""
     torch.set_num_threads(1)
     images = Images.draw(season)
     first = images.first_model()
-    courses: dict[str, Course] = {}
-    if known is None:
-        triggered = follow(images, first, lambda _, drift, reviewed: drift.retrain(reviewed))
-        courses["triggered"] = triggered
-        known = len(triggered.retrained), triggered.reviewed
-    turns, reviewed = known
+    triggered = follow(images, first, lambda _, drift, reviewed: drift.retrain(reviewed), training=training)
+    turns, reviewed = len(triggered.retrained), triggered.reviewed
     calendar = [round(season.images / (turns + 1) * (turn + 1) / BATCH) * BATCH for turn in range(turns)]
     calm = min(CALM_SHARE * season.images, reviewed)
 
@@ -194,26 +190,21 @@ def compare(season: Season, known: tuple[int, int] | None = None) -> dict[str, C
     def is_due(number: int, *_: object) -> bool:
         return number in calendar
 
-    courses["never"] = follow(images, first, lambda *_: False, evenly)
-    courses["scheduled"] = follow(images, first, is_due, evenly)
-    courses["scheduled, reviews before"] = follow(images, first, is_due, before_retraining)
-    return courses
+    return {
+        "never": follow(images, first, lambda *_: False, evenly),
+        "scheduled": follow(images, first, is_due, evenly, training),
+        "scheduled, reviews before": follow(images, first, is_due, before_retraining, training),
+        "triggered": triggered,
+    }
 
 
 def main() -> None:
     """Compare the policies over one season."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     season_options(parser)
-    parser.add_argument(
-        "--known",
-        type=int,
-        nargs=2,
-        metavar=("RETRAININGS", "REVIEWS"),
-        help="of a real season: follow the others only",
-    )
+    parser.add_argument("--training", type=int, default=TRAINING, help="images that arrive while a model is trained")
     options = parser.parse_args()
-    known = tuple(options.known) if options.known else None
-    for name, course in compare(season_of(options), known).items():
+    for name, course in compare(season_of(options), options.training).items():
         facts = asdict(course)
         facts.pop("right")
         print(json.dumps({"policy": name, "accuracy": round(course.accuracy, 4), "curve": course.curve()} | facts))

@@ -1,14 +1,14 @@
 import pytest
 
-from benchmarks.field.seasons import COLOURS, REVIEWED, draw_seasons, rows_of
+from benchmarks.field.seasons import POLICIES, REVIEWED, draw_seasons, rows_of
 
 
 def _courses(never, scheduled, triggered):
-    accuracy = dict(zip(COLOURS, (never, scheduled, scheduled - 0.02, triggered), strict=True))
+    accuracy = dict(zip(POLICIES, (never, scheduled, scheduled - 0.02, triggered), strict=True))
     return [
         {"seed": seed, "strength": strength, "policy": policy, "accuracy": accuracy[policy] + seed / 100,
          "retrained": [100] * 4, "curve": [0.9, accuracy[policy]]}
-        for seed in (1, 2) for strength in (0.3, 1.0) for policy in COLOURS
+        for seed in (1, 2) for strength in (0.3, 1.0) for policy in POLICIES
     ]  # fmt: skip
 
 
