@@ -121,7 +121,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         "benchmarks.trust.run",
         "wrong answers of the past, harm by traced scripts, hostile input, a busy machine",
         (*_source("app", "campaigns", "catalog", "core", "estimators", "execution", "files", "graphs", "history", "kit",
-                  "recommendation", "training", "uncertainty"), "benchmarks/trust"),
+                  "pipelines", "recommendation", "training", "uncertainty"), "benchmarks/trust"),
         seed=1,
     ),
     "quick": Benchmark(

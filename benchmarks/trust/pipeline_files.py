@@ -6,6 +6,8 @@ from pathlib import Path
 from benchmarks.trust.journal_files import damage
 from benchmarks.trust.mutations import Form
 from benchmarks.trust.readers import Reader, texts
+from leadline.app.pipelines.find import find_pipelines
+from leadline.app.pipelines.review import read_review
 from leadline.core.documents import to_json
 from leadline.core.jobs import JobState
 from leadline.core.pipelines import FileSource, Pipeline
@@ -38,6 +40,7 @@ command = "python label.py"
 on = ["images", "uploads"]
 batch = { most = 250, wait = "10 s" }
 tier = "edge"
+review = { folder = "queue", labels = ["deer", "fox"] }
 [stages.retrain]
 command = ["python", "{home}/train.py"]
 on = ["drifted", "enough"]
@@ -45,6 +48,10 @@ deadline = "10 min"
 budget = "2 USD"
 reads = "labels"
 """
+QUEUE = {
+    "queue.jsonl": '{"id": "7", "file": "7.jpg", "label": "deer", "confidence": 0.6}\n',
+    "answers.jsonl": '{"id": "7", "label": "fox", "at": "2026-01-01T00:00:00+00:00"}\n',
+}
 NOW = "2026-01-01T00:00:00+00:00"
 BATCH = Batch("label", 1, ("images",), 0, 1, 1, NOW, "edge", 1.0, state=JobState.COMPLETED, elapsed_s=2.0)
 EMPTY = Pipeline("net", "/", "/", {}, {"images": FileSource("*")}, {})
@@ -61,8 +68,25 @@ def _read_journal(path: Path, table: str, column: str) -> object:
         return [*map(to_json, journal.events_of(BATCH))], predict_elapsed_s(past, 1.0)
 
 
+def _read_queue(path: Path) -> object:
+    """Read the review queue of a stage, with the queued files or the answers damaged."""
+    folder = path.parents[2]
+    (folder / "net.toml").write_text(PIPELINE)
+    (path.parent / "7.jpg").touch()
+    for name, line in QUEUE.items():
+        if name != path.name:
+            (path.parent / name).write_text(line)
+    return read_review("net", "label", folder)
+
+
 READERS = (
     Reader("pipeline file", "pipelines", "pipeline.toml", Form.TOML, texts(PIPELINE), read_pipeline, 3),
+    Reader("pipelines of a folder", "app/pipelines", "pipeline.toml", Form.TOML, texts(PIPELINE),
+           lambda path: find_pipelines(path.parent)),
+    *(
+        Reader(f"{name} of a review", "app/pipelines", f"season/queue/{name}", Form.JSON, texts(line), _read_queue)
+        for name, line in QUEUE.items()
+    ),
     Reader(
         "result of a run", "pipelines", "result.json", Form.JSON, texts('{"metrics": {"drift": 0.7, "n": 3}}'),
         read_metrics,

@@ -33,6 +33,7 @@ NOT_FROM_OUTSIDE = {
     "app/models/question.py": {"is_model": "looks at the first bytes"},
     "app/models/retrain.py": {"_refit_model": "hashes bytes", "_replace": "compares bytes"},
     "app/models/train.py": {"_records": "reads a word that is no file, for the error"},
+    "app/pipelines/find.py": {"_noted_files": "returns a path as it is"},
     "app/workloads/options.py": {"": SHIPPED},
     "app/workloads/read.py": {"_is_hlo": "looks at the first bytes"},
     "campaigns/folder.py": {"store_campaign": "copies a campaign file that its reader has read before"},

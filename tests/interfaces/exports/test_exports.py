@@ -393,7 +393,15 @@ def test_an_ondemand_app_quotes_its_names_for_yaml_and_shell(tmp_path):
 
 def test_every_document_with_a_list_has_a_row_for_each_part():
     lists = {name for name in [*DOCUMENTS, *LISTS, *PLAIN] if name in MAIN_LISTS}
-    single = {documents.ESTIMATE, documents.FIT, documents.RUN, documents.DEVICE, documents.JOB, documents.MODEL_CARD}
+    single = {
+        documents.ESTIMATE,
+        documents.FIT,
+        documents.RUN,
+        documents.DEVICE,
+        documents.JOB,
+        documents.MODEL_CARD,
+        "leadline.pipeline-simulation/1",
+    }
     assert lists | single == {*DOCUMENTS, *LISTS, *PLAIN}
     logs = documents.logs_document("a", None, ["one", "two"])
     assert rows_of(logs) == [{"text": "one"}, {"text": "two"}]

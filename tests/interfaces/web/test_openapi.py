@@ -38,6 +38,7 @@ values = ["config.json", "model.onnx"]
 
 [checks]
 positive_data_acceptance.enabled = false  # only a verb can judge whether there is such a file or system
+use_after_free.enabled = false  # DELETE cancels a task, whose state stays
 allow_header_conformance.enabled = false  # Starlette names the methods of one route of several at a path
 
 [phases.stateful.generation]

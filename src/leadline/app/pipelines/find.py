@@ -3,6 +3,7 @@
 import os
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from leadline.app import settings
@@ -26,7 +27,7 @@ def remember_pipeline(pipeline: Pipeline, file: Path) -> None:
 def find_pipelines(folder: Path) -> dict[str, Path]:
     """Return name → file of the pipelines in a folder and one level below, and of those that ran, by name."""
     found: dict[str, Path] = {}
-    for file in dict.fromkeys(path.resolve() for path in [*_files_of(folder), *_noted_files()]):
+    for file in dict.fromkeys([*_files_of(folder), *_noted_files()]):
         if (name := _pipeline_name(file)) is not None:
             found.setdefault(f"{name}.{file.parent.name}" if name in found else name, file)
     return dict(sorted(found.items()))
@@ -50,12 +51,13 @@ def _noted() -> Path:
 
 def _noted_files() -> Iterator[Path]:
     for note in sorted(_noted().glob("*")) if _noted().is_dir() else ():
-        yield Path(os.fsdecode(note.read_bytes()))
+        with suppress(OSError, ValueError):  # a damaged note names no file
+            yield Path(os.fsdecode(note.read_bytes())).resolve()
 
 
 def _files_of(folder: Path) -> list[Path]:
     files = [path for pattern in ("*.toml", "*/*.toml") for path in sorted(folder.glob(pattern))[:MOST_FILES]]
-    return [path for path in files if path.resolve().is_relative_to(folder.resolve())]
+    return [file for path in files if (file := path.resolve()).is_relative_to(folder.resolve())]
 
 
 def _pipeline_name(file: Path) -> str | None:

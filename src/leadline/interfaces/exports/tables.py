@@ -18,7 +18,8 @@ MAIN_LISTS = {
     documents.ESTIMATES: "estimates", documents.RECOMMENDATION: "options", documents.SYSTEM: "partitions",
     documents.MODELS: "models", documents.CAMPAIGN: "runs", documents.STORY: "told", documents.LOGS: "lines",
     "leadline.campaign-plan/1": "runs", "leadline.check/1": "places", "leadline.findings/1": "findings",
-    "leadline.submitted/1": "jobs",
+    "leadline.submitted/1": "jobs", documents.PIPELINES: "pipelines", documents.PIPELINE_SEASON: "runs",
+    "leadline.pipeline-status/1": "stages", "leadline.pipeline-plan/1": "stages",
 }  # fmt: skip
 """Document → the key of the list that its table shows; any other document is a single row."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
