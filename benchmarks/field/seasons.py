@@ -87,7 +87,7 @@ def draw_seasons(courses: Sequence[SeasonCourse], path: Path) -> None:
 
     strengths = sorted({course["strength"] for course in courses})
     with rc_context({"svg.hashsalt": "leadline", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(4.2 * len(strengths), 3.6), layout="constrained")
+        figure = Figure(figsize=(max(6.4, 4.2 * len(strengths)), 3.8), layout="constrained")
         axes = figure.subplots(1, len(strengths), squeeze=False, sharey=True)[0]
         for axis, strength in zip(axes, strengths, strict=True):
             for policy, colour in COLOURS.items():
