@@ -21,6 +21,7 @@ cores = 1
 memory = "1 GiB"
 [tiers.cloud]
 price = "0.40 USD/h"
+folder = "scratch/station"
 
 [events.images]
 mqtt = { broker = "localhost:1884", topic = "traps/+/images" }
@@ -40,6 +41,7 @@ tier = ["cloud", "edge"]
 deadline = "10 min"
 budget = "2 USD"
 reads = ["labels"]
+writes = ["models"]
 [stages.label]
 command = "python label.py"
 on = ["images", "uploads"]
@@ -74,7 +76,8 @@ def test_a_file_becomes_tiers_events_and_stages(read, tmp_path):
     label, retrain = pipeline.stages["label"], pipeline.stages["retrain"]
     assert (label.most, label.wait_s, label.running, label.waiting) == (250, 10.0, 2, 2000)
     assert (retrain.deadline_s, retrain.budget_usd, retrain.reads) == (600.0, 2.0, ("labels",))
-    assert retrain.command == ("python", f"{tmp_path}/train.py")
+    assert (retrain.writes, label.writes, pipeline.tiers["cloud"].folder) == (("models",), (), "scratch/station")
+    assert retrain.command_in("/there") == ("python", "/there/train.py")
     assert pipeline.stages["roll-out"].tiers == ("edge", "cloud")
 
 
@@ -113,6 +116,12 @@ FAULTS = [
     ('budget = "2 USD"', 'budget = "2 EUR"', "budget of stage 'retrain' is '2 EUR', which is no amount in US dollars"),
     ('price = "0.40 USD/h"', 'price = "0.40 USD"', "price of tier 'cloud' is '0.40 USD'"),
     ('memory = "1 GiB"', 'memory = "much"', "memory of tier 'edge': 'much' is not a size"),
+    ('writes = ["models"]', 'writes = ["../models"]', "writes of stage 'retrain' is '../models', but it must lie in"),
+    ('writes = ["models"]', 'writes = "/models"', "writes of stage 'retrain' is '/models', but it must lie in"),
+    ('writes = ["models"]', 'writes = "./"', "writes of stage 'retrain' is './', all data of the pipeline: name"),
+    ('folder = "scratch/station"', 'folder = "../other"', "folder of tier 'cloud' is '../other': give a path relative"),
+    ('folder = "scratch/station"', 'folder = "~/data"', "folder of tier 'cloud' is '~/data': give a path relative"),
+    ('folder = "scratch/station"', 'folder = ""', "folder of tier 'cloud' is '': give a path relative"),
     ("[stages.roll-out]", "[stages.images]", "'images' names an event and a stage"),
     ("[stages.roll-out]", '[stages."roll/out"]', "the stage name 'roll/out' cannot name files and jobs"),
     ("running = 2", "runing = 2", "runing"),

@@ -13,6 +13,7 @@ class PipelineTier(Frozen):
 
     name: str
     on: str = HERE
+    folder: str | None = None  # of its files on a system behind SSH, below the home folder there
     device: str | None = None  # row of the catalog, for power
     usd_per_h: float | None = None
     cores: int | None = None
@@ -98,7 +99,7 @@ class PipelineStage(Frozen):
     """A command that events start; ``budget_usd`` and ``deadline_s`` are of one run."""
 
     name: str
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # ``{home}`` stands for the folder of the pipeline file
     on: tuple[str, ...]  # names of events and stages
     tiers: tuple[str, ...]  # where it may run, in order of preference
     workload: str | None = None  # workload file for the estimate before any run
@@ -109,8 +110,13 @@ class PipelineStage(Frozen):
     deadline_s: float | None = None
     budget_usd: float | None = None
     reads: tuple[str, ...] = ()  # folders relative to the pipeline's folder
+    writes: tuple[str, ...] = ()  # such folders, which come back from another system
     tries: int = TRIES
     review: ReviewQueue | None = None
+
+    def command_in(self, home: str) -> tuple[str, ...]:
+        """Return the command where the folder of the pipeline file is ``home``."""
+        return tuple(word.replace("{home}", home) for word in self.command)
 
 
 class Pipeline(Frozen):

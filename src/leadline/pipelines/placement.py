@@ -2,10 +2,10 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from leadline.core.estimate import Interval
 from leadline.core.frozen import Frozen
@@ -13,7 +13,8 @@ from leadline.core.pipelines import Pipeline, PipelineStage, PipelineTier
 from leadline.core.plane import Place
 from leadline.core.units import HOUR_S, format_duration, pluralize
 from leadline.estimators.student_t import student_90
-from leadline.pipelines.journal import Batch
+from leadline.execution.transport.port import Transport
+from leadline.pipelines.journal import Batch, PipelineEvent
 
 SLOPE, SLOPE_SD = 0.5, 0.35
 """Prior of the growth of the log time with the log work: between 0, only start-up, and 1, only work."""
@@ -75,13 +76,19 @@ class Placement(Frozen):
 
 
 class PlacedTier(Frozen):
-    """A tier with its place; ``transfer_s`` returns the time to copy bytes to it, if known."""
+    """A tier with its place.
+
+    Attributes:
+        transfer_s: returns the time to copy bytes to it besides so many other copies, if known.
+        transport: the way to a system that does not see the files of this machine.
+    """
 
     tier: PipelineTier
     place: Place
     here: bool  # True on this machine, whose queue enforces the tier's limits
     power_w: float | None = None
-    transfer_s: Callable[[float], Interval | None] = lambda _: Interval(0.0, 0.0, 0.0)
+    transfer_s: Callable[[float, int], Interval | None] = lambda *_: Interval(0.0, 0.0, 0.0)
+    transport: Transport | None = None
 
 
 def predict_elapsed_s(runs: Sequence[Batch], work: float) -> Interval | None:
@@ -178,6 +185,7 @@ class StagePlanner:
     tiers: Mapping[str, PlacedTier]
     past_runs: Callable[[str], Sequence[Batch]]  # returns the completed runs of a stage, the newest first
     estimate_s: Callable[[PipelineStage, PlacedTier], Interval | None] = lambda *_: None  # from the stage's workload
+    copies_to: Callable[[str], int] = lambda _: 0  # returns the copies under way to and from a system
 
     def work(self, stage: PipelineStage, events: int) -> float:
         """Return what a run has to work through: bytes of the folders that it reads, or its number of events."""
@@ -187,10 +195,21 @@ class StagePlanner:
         """Return the bytes in the folders that a stage reads."""
         return sum(folder_bytes(Path(self.pipeline.folder, folder)) for folder in stage.reads)
 
-    def place(self, stage: PipelineStage, work: float) -> Placement:
-        """Return the placement of a run with so much work."""
+    def event_bytes(self, stage: PipelineStage, events: Iterable[PipelineEvent]) -> float:
+        """Return the bytes in the files of events that a copy to a tier of the stage adds to what it reads."""
+        if all(self.tiers[name].transport is None for name in stage.tiers):
+            return 0.0
+        total, folder = 0.0, Path(self.pipeline.folder)
+        for file in (PurePath(event.file) for event in events if event.file):
+            if not any(file.is_relative_to(name) for name in stage.reads):
+                with suppress(FileNotFoundError):
+                    total += (folder / file).stat().st_size
+        return total
+
+    def place(self, stage: PipelineStage, work: float, event_bytes: float = 0.0) -> Placement:
+        """Return the placement of a run with so much work, and with so many bytes in the files of its events."""
         runs = self.past_runs(stage.name)
-        moved_bytes = work if stage.reads else 0.0
+        moved_bytes = event_bytes + (work if stage.reads else 0.0)
         forecasts = []
         for placed in (self.tiers[name] for name in stage.tiers):
             here = [run for run in runs if run.tier == placed.tier.name]
@@ -200,8 +219,8 @@ class StagePlanner:
                 basis = "unknown" if elapsed_s is None else "its workload"
             forecasts.append(
                 forecast_tier(
-                    placed.tier, elapsed_s=elapsed_s, basis=basis, transfer_s=placed.transfer_s(moved_bytes),
-                    power_w=placed.power_w,
+                    placed.tier, elapsed_s=elapsed_s, basis=basis, power_w=placed.power_w,
+                    transfer_s=placed.transfer_s(moved_bytes, self.copies_to(placed.place.system)),
                 )
             )  # fmt: skip
         return choose_tier(stage, forecasts)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePath
 from threading import Event
 
 from leadline.core.documents import parse_json, to_json
@@ -30,8 +30,8 @@ from leadline.files.read import read_input
 from leadline.pipelines.journal import Batch, PipelineJournal
 from leadline.pipelines.placement import PlacedTier, StagePlanner, recommended_memory
 from leadline.pipelines.sources import Source, open_sources
+from leadline.pipelines.tier_files import DATA, HOME, RUNS_FOLDER, TierFiles
 
-RUNS_FOLDER = "runs"
 EVENTS_VARIABLE, RESULT_VARIABLE = "LEADLINE_PIPELINE_EVENTS", "LEADLINE_PIPELINE_RESULT"
 TICK_S = 0.2
 GROUP = 500
@@ -88,6 +88,8 @@ class PipelineRunner:
         """Take the pipeline from the planner."""
         self.pipeline = self.planner.pipeline
         self.folder = Path(self.pipeline.folder)
+        self._files = TierFiles(pipeline=self.pipeline, journal=self.journal, plane=self.plane, report=self.report)
+        self.planner.copies_to = self._files.count
 
     def interrupt(self) -> None:
         """Start no more runs; the second call leaves those in progress to the plane."""
@@ -142,6 +144,9 @@ class PipelineRunner:
     def _check_stop(self) -> None:
         if self._ending is None and (self._interrupts or self.journal.fact("stop")):
             self._ending = PipelineEnding.INTERRUPTED if self._interrupts else PipelineEnding.STOPPED
+            # A run whose files are on their way has no job yet: the next call starts it.
+            started = {job.key for job in self.plane.jobs_by_key([*self._open])}
+            self._open = {key: batch for key, batch in self._open.items() if key in started}
             if self._open:
                 self.report(f"no more runs start; waiting for {len(self._open)} in progress (Ctrl-C again leaves them)")
 
@@ -192,7 +197,7 @@ class PipelineRunner:
             return False
         events = self.journal.next_events(stage.name, stage.on, stage.most)
         work = self.planner.work(stage, len(events))
-        placement = self.planner.place(stage, work)
+        placement = self.planner.place(stage, work, self.planner.event_bytes(stage, events))
         batch = replace(
             self.journal.new_batch(stage.name, events, stage.on, placement.tier),
             work=work, predicted_s=placement.forecast.elapsed_s, why=placement.reason,
@@ -203,7 +208,7 @@ class PipelineRunner:
         return True
 
     def _submit(self, batch: Batch) -> None:
-        """Add the job of a batch to the plane, unless it is there already."""
+        """Add the job of a batch to the plane, unless it is there already or its files are still copied to its tier."""
         if batch.stage not in self.pipeline.stages or batch.tier not in self.planner.tiers:
             raise InvalidInput(
                 f"run {batch.label} is in progress at tier {batch.tier!r}, but the file has no such stage or tier any "
@@ -213,19 +218,28 @@ class PipelineRunner:
         if not events.exists():
             lines = [to_json(event, indent=0) for event in self.journal.events_of(batch)]
             write_atomically(events, "".join(f"{line}\n" for line in lines))
-        job = self._job(batch)
-        self.plane.add([job])
-        self._open[job.key] = batch
+        key, placed = self.journal.job_key(batch), self.planner.tiers[batch.tier]
+        self._open[key] = batch
+        home, folder = PurePath(self.pipeline.home), PurePath(self.folder)
+        if placed.transport is not None:
+            if self.plane.jobs_by_key([key]):
+                return
+            there = self._files.send(key, batch, placed)
+            if there is None:
+                return
+            home, folder = there / HOME, there / DATA
+        self.plane.add([self._job(batch, home, folder)])
         self.nudge()
 
-    def _job(self, batch: Batch) -> Job:
+    def _job(self, batch: Batch, home: PurePath, folder: PurePath) -> Job:
+        """Return the job of a batch, with the paths that it has at its tier."""
         stage, placed = self.pipeline.stages[batch.stage], self.planner.tiers[batch.tier]
-        folder = self._run_folder(batch)
-        variables = {EVENTS_VARIABLE: folder / "events.jsonl", RESULT_VARIABLE: self._result(batch)}
+        run_folder = folder / RUNS_FOLDER / batch.label
+        variables = {EVENTS_VARIABLE: run_folder / "events.jsonl", RESULT_VARIABLE: run_folder / _result_name(batch)}
         spec = JobSpec(
-            f"{self.pipeline.name}-{stage.name}", stage.command, self._resources(stage, placed, batch),
+            f"{self.pipeline.name}-{stage.name}", stage.command_in(str(home)), self._resources(stage, placed, batch),
             system=None if placed.here else placed.place.system, partition=placed.place.partition,
-            workdir=self.pipeline.folder, environment={name: str(path) for name, path in variables.items()},
+            workdir=str(folder), environment={name: str(path) for name, path in variables.items()},
             watched=True,
         )  # fmt: skip
         now_s, plan = time.time(), None
@@ -262,9 +276,20 @@ class PipelineRunner:
             job = jobs.get(key)
             if job is None:  # the plane's journal was removed
                 self._submit(batch)
-            elif job.closed and job.recorded:
+            elif job.closed and job.recorded and self._has_files(batch, job):
                 del self._open[key]
                 self._end(batch, job)
+
+    def _has_files(self, batch: Batch, job: Job) -> bool:
+        """Return whether the files that a run wrote are here; begin to fetch them from its tier otherwise."""
+        placed = self.planner.tiers[batch.tier]
+        if placed.transport is None or job.state is not JobState.COMPLETED:
+            return True
+        if self._files.fetch(job.key, batch, placed, job.spec.workdir or ""):
+            return True
+        if self._ending is not None and self._files.is_pausing(job.key):
+            del self._open[job.key]  # the next call fetches them
+        return False
 
     def _end(self, batch: Batch, job: Job) -> None:
         """Store the end of a run, or try it again."""
@@ -320,7 +345,11 @@ class PipelineRunner:
 
     def _result(self, batch: Batch) -> Path:
         """Return the result file of a try; another try must not find it."""
-        return self._run_folder(batch) / f"result-{batch.tries}.json"
+        return self._run_folder(batch) / _result_name(batch)
+
+
+def _result_name(batch: Batch) -> str:
+    return f"result-{batch.tries}.json"
 
 
 def read_metrics(path: Path) -> dict[str, float | None]:

@@ -67,6 +67,7 @@ class _EventFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _TierFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on: str = HERE
+    folder: str | None = None
     device: str | None = None
     price: str | None = None
     cores: int | None = None
@@ -95,6 +96,7 @@ class _StageFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deadline: str | None = None
     budget: str | None = None
     reads: str | list[str] = field(default_factory=list)
+    writes: str | list[str] = field(default_factory=list)
     tries: int = TRIES
     review: _Review | None = None
 
@@ -148,8 +150,9 @@ def _tier(name: str, table: _TierFile) -> PipelineTier:
         _at_least(f"{key} of {label}", value, least)
     memory = None if table.memory is None else _parsed(f"memory of {label}", table.memory, parse_bytes)
     price = None if table.price is None else _amount(f"price of {label}", table.price, _PRICE, "0.40 USD/h")
+    folder = None if table.folder is None else _remote_folder(label, table.folder)
     return PipelineTier(
-        name, table.on, table.device, price, table.cores, table.gpus, None if memory is None else int(memory)
+        name, table.on, folder, table.device, price, table.cores, table.gpus, None if memory is None else int(memory)
     )
 
 
@@ -226,7 +229,7 @@ def _stage(name: str, table: _StageFile, tiers: tuple[str, ...], home: Path) -> 
     words = () if table.command is None else split_command(table.command, label=label)
     return PipelineStage(
         name=name,
-        command=tuple(word.replace("{home}", str(home)) for word in words),
+        command=tuple(words),
         on=tuple(dict.fromkeys(on)),
         tiers=tuple(dict.fromkeys(_list(table.tier))) or tiers,
         workload=None if table.workload is None else str(home / table.workload),
@@ -241,6 +244,7 @@ def _stage(name: str, table: _StageFile, tiers: tuple[str, ...], home: Path) -> 
         else _parsed(f"deadline of {label}", table.deadline, parse_duration_s),
         budget_usd=None if table.budget is None else _amount(f"budget of {label}", table.budget, _DOLLARS, "2 USD"),
         reads=tuple(_inside(f"reads of {label}", folder) for folder in _list(table.reads)),
+        writes=tuple(_folder_inside(f"writes of {label}", folder) for folder in _list(table.writes)),
         tries=table.tries,
         review=None
         if table.review is None
@@ -335,4 +339,18 @@ def _inside(label: str, path: str) -> str:
     pure = PurePath(path)
     if not path or pure.is_absolute() or ".." in pure.parts:
         raise InvalidInput(f"{label} is {path!r}, but it must lie in the pipeline's folder: give a path relative to it")
+    return path
+
+
+def _folder_inside(label: str, path: str) -> str:
+    """Return a folder below the pipeline's folder."""
+    if not PurePath(_inside(label, path)).parts:
+        raise InvalidInput(f"{label} is {path!r}, all data of the pipeline: name a folder in it")
+    return path
+
+
+def _remote_folder(label: str, path: str) -> str:
+    """Return a folder of another system."""
+    if not path or path[0] in "~-" or ".." in PurePath(path).parts or not path.isprintable():
+        raise InvalidInput(f"folder of {label} is {path!r}: give a path relative to the home folder there, or from /")
     return path

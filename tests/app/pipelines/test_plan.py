@@ -9,10 +9,11 @@ from leadline.app.composition import reload_catalog, toolbox
 from leadline.app.jobs.journal import open_journal
 from leadline.app.pipelines.places import place_tiers
 from leadline.app.pipelines.plan import plan_pipeline
-from leadline.app.pipelines.runs import run_pipeline
 from leadline.core.errors import InvalidInput
 from leadline.core.plane import EventKind
 from leadline.execution.plane.journal import NewEvent
+from leadline.pipelines.journal import PipelineEvent
+from leadline.pipelines.placement import StagePlanner
 from leadline.pipelines.spec import read_pipeline
 
 CONFIG = {
@@ -65,6 +66,11 @@ def plan(tmp_path, monkeypatch):
     toolbox.cache_clear()
 
 
+def write_reach(folder):
+    (folder / "data").mkdir()
+    (folder / "data" / "reach.toml").write_text(REACH)
+
+
 def test_before_any_run_the_workload_is_estimated_on_the_device_of_each_tier(plan):
     stage = plan()
     edge, cloud = stage.forecasts
@@ -83,8 +89,7 @@ def test_a_deadline_that_the_edge_would_miss_moves_the_stage_to_the_cloud(plan):
 
 
 def test_copies_to_a_system_without_these_files_take_time(plan, tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "reach.toml").write_text(REACH)
+    write_reach(tmp_path)
     far = plan('"far"').forecast
     assert (far.elapsed_s, far.transfer_s) == (None, None)
     with open_journal() as journal:
@@ -93,9 +98,41 @@ def test_copies_to_a_system_without_these_files_take_time(plan, tmp_path):
         ]
         journal.write(events=[NewEvent(EventKind.STAGED, "", "", copy) for copy in copies])
     assert plan('"far"').forecast.transfer_s.point == pytest.approx(10.0, rel=0.1)
-    with pytest.raises(InvalidInput, match="is reached over SSH and has no files of this machine"):
-        run_pipeline(tmp_path / "pipeline.toml")
-    assert not (tmp_path / "season" / "events.sqlite").exists()
+    # Other copies on the path share it, and small ones say nothing about the bandwidth.
+    pipeline = read_pipeline(tmp_path / "pipeline.toml")
+    transfer_s = place_tiers(pipeline, toolbox().catalog)["far"].transfer_s
+    assert transfer_s(1e7, 2).point > 1.5 * transfer_s(1e7, 0).point
+    with open_journal() as journal:
+        small = {"from": "local", "to": "Far", "moved_bytes": 1000, "elapsed_s": 1.0}
+        journal.write(events=[NewEvent(EventKind.STAGED, "", "", small) for _ in range(9)])
+    assert plan('"far"').forecast.transfer_s.point == pytest.approx(10.0, rel=0.1)
+    assert transfer_s(1000, 0).point == pytest.approx(1.0, rel=0.2)
+
+
+def test_files_of_events_are_copied_besides_what_a_stage_reads(plan, tmp_path):
+    write_reach(tmp_path)
+    plan('"far"')
+    pipeline = read_pipeline(tmp_path / "pipeline.toml")
+    planner = StagePlanner(pipeline=pipeline, tiers=place_tiers(pipeline, toolbox().catalog), past_runs=lambda _: ())
+    (tmp_path / "season" / "loose.jpg").write_bytes(b"x" * 500)
+    events = [PipelineEvent("images", file, "", file) for file in ("loose.jpg", "incoming/1.jpg", "gone.jpg")]
+    assert planner.event_bytes(pipeline.stages["train"], events) == 500.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('on = "Far:gpu"', 'on = "here"\nfolder = "x"', "tier 'far' sees the files of this machine: remove its folder"),
+        ('folder = "season"', 'folder = "."', "programs and data lie in two folders: name a folder for the data"),
+        ('folder = "season"', 'folder = ".."', "programs and data lie in two folders: name a folder for the data"),
+    ],
+)
+def test_folders_that_cannot_be_copied_are_refused_by_the_plan(plan, tmp_path, monkeypatch, old, new, reason):
+    write_reach(tmp_path)
+    plan('"far"')
+    monkeypatch.setitem(globals(), "PIPELINE", PIPELINE.replace(old, new))
+    with pytest.raises(InvalidInput, match=reason):
+        plan('"far"')
 
 
 def test_only_the_tiers_that_stages_name_are_looked_up(plan, tmp_path):

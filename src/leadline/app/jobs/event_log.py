@@ -185,11 +185,12 @@ def _describe_retraining(details: EventDetails) -> str:
 
 
 def _describe_staged(details: EventDetails) -> str:
+    noun = details.get("noun", "checkpoint")  # a pipeline copies other files
     copied = f"copied from {details.get('from')} to {details.get('to')}"
     if not details.get("moved_bytes"):
-        return f"no checkpoint to be {copied}"
+        return f"no {noun} to be {copied}"
     took = f" in {format_detail('elapsed_s', details['elapsed_s'])}" if details.get("elapsed_s") else ""
-    return f"checkpoint {copied}: {format_detail('moved_bytes', details['moved_bytes'])}{took}"
+    return f"{noun} {copied}: {format_detail('moved_bytes', details['moved_bytes'])}{took}"
 
 
 def _after_colon(text: object) -> str:

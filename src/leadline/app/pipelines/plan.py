@@ -63,7 +63,9 @@ def plan_pipeline(file: Path) -> PipelinePlan:
         for stage in pipeline.stages.values():
             past = past_runs(stage.name)
             events = past[0].events if past else stage.most
-            placement = planner.place(stage, planner.work(stage, events))
+            waiting = journal.next_events(stage.name, stage.on, stage.most) if journal else ()
+            last = journal.events_of(past[0]) if journal and past else ()
+            placement = planner.place(stage, planner.work(stage, events), planner.event_bytes(stage, waiting or last))
             chosen = (placement.tier, placement.reason, placement.forecast, placement.forecasts)
             stages.append(PlannedStage(stage.name, stage.on, *chosen, events, planner.input_bytes(stage)))
     events_planned = tuple(

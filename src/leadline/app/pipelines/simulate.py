@@ -224,7 +224,7 @@ def _why_unknown(stage: str, tier: str) -> str:
     )
 
 
-def _at_rate(bytes_per_s: float, size: float) -> Interval:
+def _at_rate(bytes_per_s: float, size: float, _competing: int = 0) -> Interval:
     return Interval(size / bytes_per_s, size / bytes_per_s, size / bytes_per_s)
 
 

@@ -22,6 +22,8 @@ FILE_S = 60.0
 """Time limit of writing or reading small files."""
 PROBE_BYTES = 512 * KIB
 """Size of a probe: enough to fill a path, and moved in a second at 4 Mbit/s."""
+COPY_AGAIN = ": copy it again"
+"""End of the message about an incomplete copy: its fix."""
 NO_PROGRAM = 127
 """Exit code of a missing command, as in shells."""
 
@@ -196,5 +198,5 @@ def _copied(source: Path, target: Path) -> CopyReport:
     try:
         shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, copy_function=copy)
     except (OSError, shutil.Error) as error:
-        raise LeadlineError(f"{source} was not completely copied to {target} ({error}): copy it again") from error
+        raise LeadlineError(f"{source} was not completely copied to {target} ({error}){COPY_AGAIN}") from error
     return CopyReport(moved_bytes, time.monotonic() - began_s)

@@ -18,7 +18,7 @@ from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachab
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.execution.processes import run_pipe, run_process
 from leadline.execution.transport.environment import UNSET
-from leadline.execution.transport.port import FILE_S, ConnectionLost, CopyReport, shell_line
+from leadline.execution.transport.port import COPY_AGAIN, FILE_S, ConnectionLost, CopyReport, shell_line
 
 FAILED = 255
 """Exit code of ssh itself. A command's own 255 differs in that the connection stays open."""
@@ -223,10 +223,12 @@ class SshTransport:
     def _by_rsync(self, source: str, target: str, timeout_s: float) -> CopyReport:
         began_s = time.monotonic()
         client = shlex.join(self._client())
+        # If this process is killed, a copy that went on could replace files of a later copy.
+        end_with_us = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
         # Sizes and times do not show a damaged file, so contents are compared. A file that was cut off waits under
         # another name, and its blocks are not moved again. Appending to it would keep a file that became shorter.
         answer = self.processes(
-            ["rsync", "-a", "--checksum", f"--partial-dir={PARTIAL}", "--protect-args", "--stats",
+            [*end_with_us, "rsync", "-a", "--checksum", f"--partial-dir={PARTIAL}", "--protect-args", "--stats",
              "--no-human-readable", "-e", client, source, target],
             # The statistics are parsed, so they must be in English.
             env={"LC_ALL": "C"}, timeout_s=timeout_s,
@@ -236,7 +238,9 @@ class SshTransport:
         if answer.returncode or answer.timed_out or moved is None:
             if not self._is_open():
                 self._shared = None  # the next copy opens a connection
-            raise LeadlineError(f"{source} was not completely copied to {target} ({_why(answer)}): copy it again")
+            raise LeadlineError(
+                f"{source} was not completely copied to {target} ({_why_incomplete(answer)}){COPY_AGAIN}"
+            )
         return CopyReport(int(re.sub(r"\D", "", moved[1])), time.monotonic() - began_s)
 
 
@@ -253,7 +257,7 @@ def _by_tar(pack: list[str], unpack: list[str], source: str, local: Path, timeou
     began_s = time.monotonic()
     piped = run_pipe(pack, unpack, timeout_s=timeout_s)
     if piped.returncode or piped.timed_out:
-        raise LeadlineError(f"{source} was not completely copied ({_why(piped)}): copy it again")
+        raise LeadlineError(f"{source} was not completely copied ({_why_incomplete(piped)}){COPY_AGAIN}")
     moved_bytes = sum(path.lstat().st_size for path in local.rglob("*") if path.is_file() and not path.is_symlink())
     return CopyReport(moved_bytes, time.monotonic() - began_s)
 
@@ -261,3 +265,9 @@ def _by_tar(pack: list[str], unpack: list[str], source: str, local: Path, timeou
 def _why(answer: CompletedProcess) -> str:
     lines = answer.stderr.strip().splitlines()
     return "no answer in time" if answer.timed_out else lines[-1] if lines else f"exit code {answer.returncode}"
+
+
+def _why_incomplete(answer: CompletedProcess) -> str:
+    """Return the first error of rsync or tar, since the last one names only what followed from it."""
+    first = next((line for line in answer.stderr.splitlines() if line.startswith(("rsync: ", "tar: "))), None)
+    return _why(answer) if answer.timed_out or first is None else first
