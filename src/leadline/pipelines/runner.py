@@ -224,10 +224,10 @@ class PipelineRunner:
         if placed.transport is not None:
             if self.plane.jobs_by_key([key]):
                 return
-            there = self._files.send(key, batch, placed)
-            if there is None:
+            remote = self._files.send(key, batch, placed)
+            if remote is None:
                 return
-            home, folder = there / HOME, there / DATA
+            home, folder = remote / HOME, remote / DATA
         self.plane.add([self._job(batch, home, folder)])
         self.nudge()
 

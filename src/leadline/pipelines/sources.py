@@ -203,7 +203,7 @@ class FileInbox:
     """Files that match a pattern, each once it is complete; a file that changes later is another event.
 
     A file is complete when its size and time have not changed for a while and no process has it open for writing, where
-    the system can tell. Names that begin with a dot or end as partial downloads do are left alone.
+    the system can tell. Files and folders whose names begin with a dot are left alone, as are partial downloads.
     """
 
     name: str
@@ -326,8 +326,7 @@ class ScheduleInbox:
 
 def _file_id(folder: Path, file: str) -> str | None:
     """Return what identifies the content of a file: name, size and time; None for one to leave alone."""
-    name = os.path.basename(file)  # noqa: PTH119 - called for thousands of files
-    if name.startswith(".") or name.endswith(PARTIAL):
+    if "/." in f"/{file}" or file.endswith(PARTIAL):
         return None
     try:
         status = (folder / file).stat()

@@ -150,11 +150,11 @@ class TierFiles:
         files = [name for name in files if not any(PurePath(name).is_relative_to(folder) for folder in folders)]
 
         def send(transport: Transport) -> tuple[PurePosixPath, list[CopyReport]]:
-            there = _make_folders(transport, PurePosixPath(base), [HOME, *(f"{DATA}/{name}" for name in stage.writes)])
+            remote = _make_folders(transport, PurePosixPath(base), [HOME, *(f"{DATA}/{name}" for name in stage.writes)])
             with self._staged(batch.label, files) as staged:
-                pairs = [(staged / name, there / name) for name in (HOME, DATA)]
-                pairs += [(data / name, there / DATA / name) for name in folders]
-                return there, [transport.send(*pair, timeout_s=COPY_S) for pair in pairs]
+                pairs = [(staged / name, remote / name) for name in (HOME, DATA)]
+                pairs += [(data / name, remote / DATA / name) for name in folders]
+                return remote, [transport.send(*pair, timeout_s=COPY_S) for pair in pairs]
 
         return send
 

@@ -294,6 +294,27 @@ def test_a_runner_that_is_killed_while_it_fetches_loses_nothing(station):
     assert (station.season / weights).read_bytes() == (station.there / "data" / weights).read_bytes()
 
 
+@pytest.mark.usefixtures("slow_link")
+def test_a_pipeline_can_be_stopped_when_a_result_cannot_be_fetched(station):
+    station.write(weights=SLOW)
+    station.arrive(1)
+
+    def cut():
+        wait_for(lambda: arriving(station.season / "models"))
+        station.server.stop()
+        wait_for(lambda: station.reports)
+        stop_pipeline(station.file)
+
+    with meanwhile(cut):
+        report = station.run()
+    assert (report.completed, report.left) == (0, 0)
+    assert "run train-1 waits for its files at tier hpc: " in station.reports[0]
+    station.server.start()
+    assert station.run().completed == 1
+    assert len(station.runs) == 1
+    assert sum(station.moved("Far")) < 1.1 * SLOW
+
+
 def test_a_run_waits_for_a_host_that_does_not_answer_and_the_pipeline_can_be_stopped_meanwhile(station):
     station.server.stop()
     station.arrive(1)
