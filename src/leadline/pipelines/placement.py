@@ -79,8 +79,8 @@ class PlacedTier(Frozen):
     """A tier with its place.
 
     Attributes:
-        transfer_s: returns the time to copy bytes to it besides so many other copies, if known.
-        transport: the way to a system that does not see the files of this machine.
+        transfer_s: returns the time of a copy from its bytes and the number of other copies, if known.
+        transport: connection to a system without this machine's files.
     """
 
     tier: PipelineTier

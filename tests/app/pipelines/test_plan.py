@@ -123,8 +123,8 @@ def test_files_of_events_are_copied_besides_what_a_stage_reads(plan, tmp_path):
     ("old", "new", "reason"),
     [
         ('on = "Far:gpu"', 'on = "here"\nfolder = "x"', "tier 'far' sees the files of this machine: remove its folder"),
-        ('folder = "season"', 'folder = "."', "programs and data lie in two folders: name a folder for the data"),
-        ('folder = "season"', 'folder = ".."', "programs and data lie in two folders: name a folder for the data"),
+        ('folder = "season"', 'folder = "."', "programs and data in separate folders: name a folder for the data"),
+        ('folder = "season"', 'folder = ".."', "programs and data in separate folders: name a folder for the data"),
     ],
 )
 def test_folders_that_cannot_be_copied_are_refused_by_the_plan(plan, tmp_path, monkeypatch, old, new, reason):

@@ -42,8 +42,8 @@ def place_tiers(pipeline: Pipeline, catalog: Catalog, *, at_hand: bool = False) 
     for name, tier in placed.items():
         if tier.transport is not None and Path(pipeline.home).resolve().is_relative_to(pipeline.folder):
             raise InvalidInput(
-                f"tier {name!r} is reached over SSH, where programs and data lie in two folders: name a folder for the "
-                'data, as in folder = "data" under [pipeline]'
+                f"tier {name!r} is reached over SSH, which needs programs and data in separate folders: name a folder "
+                'for the data, as in folder = "data" under [pipeline]'
             )
         if tier.transport is None and tier.tier.folder is not None:
             raise InvalidInput(f"tier {name!r} sees the files of this machine: remove its folder")
@@ -69,7 +69,7 @@ def _place(tier: PipelineTier, catalog: Catalog, *, at_hand: bool) -> PlacedTier
 
 
 def _transfer_s(system: str, size_bytes: float, competing: int = 0) -> Interval | None:
-    """Return the time to copy bytes to a system that does not see this machine's files, besides other copies."""
+    """Return the time to copy bytes to a system that does not see this machine's files, while others run."""
     if not size_bytes:
         return NOTHING_S
     with open_journal() as journal:
