@@ -111,6 +111,18 @@ def test_files_in_hidden_folders_are_left_alone(journal, incoming, pattern):
         inbox.close()
 
 
+def test_a_pattern_without_a_folder_leaves_subfolders_alone(journal, incoming):
+    inbox = FileInbox("uploads", FileSource("*.jpg", 0.2), incoming.parent, journal.known, Event())
+    try:
+        assert inbox.take(10) == []
+        (incoming / "a.jpg").write_bytes(b"x")
+        time.sleep(0.5)
+        (incoming.parent / "b.jpg").write_bytes(b"x")
+        assert [event.file for event in gather(inbox, journal, 1)] == ["b.jpg"]
+    finally:
+        inbox.close()
+
+
 def test_a_changed_file_is_another_event_and_a_removed_one_none(files, journal, incoming):
     (incoming / "a.jpg").write_bytes(b"a")
     gather(files, journal, 1)
@@ -250,7 +262,7 @@ def test_a_broker_that_restarts_loses_nothing(broker, connect, journal, kill):
     inbox = connect()
     broker.publish({str(number): b"x" for number in range(60)})
     stored = gather(inbox, journal, 20, most=20)
-    time.sleep(1.5)  # mosquitto writes its messages every second
+    broker.save()
     broker.stop(kill=kill)
     broker.start()
     broker.publish({str(number): b"x" for number in range(60, 80)})

@@ -2,6 +2,7 @@
 
 import getpass
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -73,6 +74,17 @@ class Broker:
                 self.process.terminate()
             self.process.wait()
             self.process = None
+
+    def save(self) -> None:
+        """Wait until it has written its messages down, which a killed broker keeps."""
+        assert self.process is not None, "the broker does not run"
+        saved = self.folder / "mosquitto.db"
+        before_ns = saved.stat().st_mtime_ns if saved.exists() else 0
+        self.process.send_signal(signal.SIGUSR1)
+        deadline_s = time.monotonic() + START_S
+        while not saved.exists() or saved.stat().st_mtime_ns == before_ns:
+            assert time.monotonic() < deadline_s, "the broker does not save"
+            time.sleep(0.05)
 
     def publish(
         self, messages: Mapping[str, bytes], topic: str = "traps/1/images", *, ids: bool = True, qos: int = 1

@@ -278,7 +278,11 @@ class FileInbox:
             paths = set(self.folder.glob(self.source.pattern))
         else:
             paths = {path for path in map(Path, changed) if path.is_relative_to(self.folder)}
-            paths = {path for path in paths if path.relative_to(self.folder).match(self.source.pattern)}
+            depth = len(Path(self.source.pattern).parts)  # ``match`` compares from the end
+            paths = {
+                path for path in paths
+                if (name := path.relative_to(self.folder)).match(self.source.pattern) and len(name.parts) == depth
+            }  # fmt: skip
         names = [str(path.relative_to(self.folder)) for path in sorted(paths)]
         ids = {file: key for file in names if (key := _file_id(self.folder, file)) is not None}
         known = self.known(self.name, list(ids.values())) if ids else ()
