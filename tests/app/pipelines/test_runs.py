@@ -181,15 +181,16 @@ def test_messages_of_a_restarted_broker_and_a_killed_runner_are_processed_once(s
         station.write(
             source=f'mqtt = {{ broker = "127.0.0.1:{broker.port}", topic = "traps/+/images" }}', seconds="0.2"
         )
-        journal_path = station.season / "events.sqlite"
         runner = station.start()
-        wait_for(journal_path.exists)
-        time.sleep(2.0)
+        wait_for((station.season / "events.sqlite").exists)
+        with PipelineJournal(station.season) as journal:
+            # The broker keeps messages for the runner from its first connection on.
+            wait_for(lambda: broker.publish({"0": b"x"}) or journal.source_counts())
         broker.publish({str(number): b"x" for number in range(50)})
         runner.kill()
         runner.communicate()
         broker.publish({str(number): b"x" for number in range(40, 80)})  # ten of them a second time
-        time.sleep(1.5)
+        broker.save()
         broker.stop(kill=True)
         broker.start()
         runner = station.start("--until-idle", "5s")

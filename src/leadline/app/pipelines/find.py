@@ -52,12 +52,17 @@ def _noted() -> Path:
 def _noted_files() -> Iterator[Path]:
     for note in sorted(_noted().glob("*")) if _noted().is_dir() else ():
         with suppress(OSError, ValueError):  # a damaged note names no file
-            yield Path(os.fsdecode(note.read_bytes())).resolve()
+            yield _resolved(os.fsdecode(note.read_bytes()))
 
 
 def _files_of(folder: Path) -> list[Path]:
     files = [path for pattern in ("*.toml", "*/*.toml") for path in sorted(folder.glob(pattern))[:MOST_FILES]]
-    return [file for path in files if (file := path.resolve()).is_relative_to(folder.resolve())]
+    return [file for path in files if (file := _resolved(path)).is_relative_to(_resolved(folder))]
+
+
+def _resolved(path: str | Path) -> Path:
+    """Return a path without links; unlike ``Path.resolve``, this takes loops of links."""
+    return Path(os.path.realpath(path))
 
 
 def _pipeline_name(file: Path) -> str | None:
