@@ -16,6 +16,11 @@ from leadline.interfaces.chat.question import Question
 
 REFUSED = "refuse"
 """The class of questions that no tool answers."""
+DOUBT = 50
+"""Weight in hundredths by which a question with a job or a workload is rather answered than refused.
+
+Chosen where each development set was left out of the fit: 5 more of 1,290 questions right, 1 of 510 fewer refused.
+"""
 CUES = (
     "again", "all-jobs", "also", "and", "campaigns", "cancel", "consent", "ended", "estimate", "fit", "history",
     "impossible", "inference", "injection", "instead", "it", "job-only", "job-words", "list-devices", "list-jobs",
@@ -80,4 +85,6 @@ def likely_tool(question: Question, model: Learned) -> str:
     for feature in features(question):
         for at, weight in enumerate(model.weights.get(feature, ())):
             totals[at] += weight
+    if question.jobs or question.has_workload:
+        totals[model.tools.index(REFUSED)] -= DOUBT
     return model.tools[max(range(len(totals)), key=totals.__getitem__)]
