@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.field.station import QUICK, run_season
+from benchmarks.field.station import QUICK, roll_out_s, run_season
 from benchmarks.field.station_report import StationReport, report_lines, time_errors
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
@@ -43,6 +43,13 @@ def test_errors_count_from_the_second_retraining_on_beside_the_last_run():
 
 def test_without_a_second_retraining_there_are_no_errors():
     assert time_errors({"retrain": [run_of("retrain", 1, 10, predicted_s=None, elapsed_s=10.0)]}) == {}
+
+
+def test_a_roll_out_takes_from_the_start_of_its_retraining_to_its_own_end():
+    retrained = [run_of("retrain", number, at, predicted_s=None, elapsed_s=9.0) for number, at in ((2, 20), (1, 10))]
+    deployed = [run_of("deploy", number, at, predicted_s=None, elapsed_s=1.0) for number, at in ((2, 23), (1, 11))]
+    assert roll_out_s(retrained, deployed) == pytest.approx(150.0)  # the median of 210 s and 90 s
+    assert roll_out_s(retrained, []) == 0.0
 
 
 def report_of(**changes):
