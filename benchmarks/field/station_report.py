@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from benchmarks.field.station_faults import Fault
-from leadline.app.composition import user_catalog
-from leadline.core.documents import from_json
+from leadline.app.pipelines.report import pipeline_season
 from leadline.core.jobs import JobState
-from leadline.core.pipelines import Pipeline
-from leadline.core.units import HOUR_S, format_bytes, format_duration
+from leadline.core.units import format_bytes, format_duration
+from leadline.interfaces.tables import format_energy
 from leadline.pipelines.journal import Batch, PipelineJournal
-from leadline.pipelines.placement import predict_elapsed_s, recommended_memory
+from leadline.pipelines.placement import predict_elapsed_s
+from leadline.pipelines.replay import TierOutcome
 from leadline.pipelines.spec import read_pipeline
 
 FROM = 2
@@ -33,16 +33,6 @@ class Retraining:
     measured_s: float | None
     requested_bytes: float | None
     measured_bytes: float | None
-
-
-@dataclass(frozen=True)
-class TierUse:
-    """What ran at a tier: runs, their time, the energy at the device's rated power, and the cost at the price."""
-
-    runs: int
-    elapsed_s: float
-    energy_wh: float | None
-    cost_usd: float | None
 
 
 @dataclass(frozen=True)
@@ -78,7 +68,7 @@ class StationReport:
     repeated: int
     tries: int
     failed: int
-    tiers: Mapping[str, TierUse]
+    tiers: Mapping[str, TierOutcome]
     errors: Mapping[str, TimeErrors]
     faults: tuple[Fault, ...]
 
@@ -109,9 +99,9 @@ def read_report(
 ) -> StationReport:
     """Return the report of a season that has ended, from its pipeline's journal and the score against the truth."""
     pipeline = read_pipeline(file)
+    season = pipeline_season(pipeline.name, file.parent)
     with PipelineJournal(Path(pipeline.folder)) as journal:
-        documents = journal.read("SELECT document FROM batch ORDER BY stage, number")
-        batches = [from_json(document, Batch, label="a batch") for (document,) in documents]
+        batches = [*journal.ended_batches(), *journal.open_batches()]
         totals = dict(journal.read("SELECT stage || '.' || name, total(value) FROM metric GROUP BY 1"))
         stored = journal.source_counts().get("images", 0)
     runs: dict[str, list[Batch]] = defaultdict(list)
@@ -120,34 +110,18 @@ def read_report(
             runs[batch.stage].append(batch)
     return StationReport(
         images=images, elapsed_s=elapsed_s, stored=stored, score=score, accuracies=accuracies,
-        retrainings=tuple(_retrainings(runs["retrain"])), deployed=len(runs["deploy"]),
+        retrainings=tuple(
+            Retraining(
+                run.tier, run.predicted_s.point if run.predicted_s else None, run.elapsed_s, run.recommended_bytes,
+                run.memory_bytes,
+            )
+            for run in reversed(season.runs) if run.stage == "retrain" and run.state is JobState.COMPLETED
+        ), deployed=len(runs["deploy"]),
         rolled_back=int(totals.get("check.rolled_back", 0)), repeated=int(totals.get("label.repeated", 0)),
         tries=sum(batch.tries - 1 for batch in batches),
         failed=sum(batch.state is not JobState.COMPLETED for batch in batches),
-        tiers=_tiers(pipeline, batches), errors=time_errors(runs), faults=faults,
+        tiers=season.outcome.tiers, errors=time_errors(runs), faults=faults,
     )  # fmt: skip
-
-
-def _retrainings(runs: Sequence[Batch]) -> list[Retraining]:
-    return [
-        Retraining(
-            run.tier, run.predicted_s.point if run.predicted_s else None, run.elapsed_s,
-            recommended_memory(runs[:number]), run.memory_bytes,
-        )
-        for number, run in enumerate(runs)
-    ]  # fmt: skip
-
-
-def _tiers(pipeline: Pipeline, batches: Sequence[Batch]) -> dict[str, TierUse]:
-    catalog, used = user_catalog(), {}
-    for name, tier in pipeline.tiers.items():
-        times_s = [batch.elapsed_s or 0.0 for batch in batches if batch.tier == name]
-        power_w = catalog.device(tier.device).tdp_w if tier.device else None
-        total_s = sum(times_s)
-        energy_wh = None if power_w is None else power_w * total_s / HOUR_S
-        cost_usd = None if tier.usd_per_h is None else tier.usd_per_h * total_s / HOUR_S
-        used[name] = TierUse(len(times_s), total_s, energy_wh, cost_usd)
-    return used
 
 
 def time_errors(runs: Mapping[str, Sequence[Batch]]) -> dict[str, TimeErrors]:
@@ -200,9 +174,9 @@ def report_lines(report: StationReport) -> list[str]:
             f"{_bytes(run.measured_bytes)}"
         )
     for name, use in report.tiers.items():
-        energy = "unknown energy" if use.energy_wh is None else f"{use.energy_wh:.2f} Wh at rated power"
+        energy = "unknown energy" if use.energy_j is None else f"{format_energy(use.energy_j)} at rated power"
         cost = "no price" if use.cost_usd is None else f"${use.cost_usd:.4f}"
-        lines.append(f"  tier {name}: {use.runs} runs, {format_duration(use.elapsed_s)}, {energy}, {cost}")
+        lines.append(f"  tier {name}: {use.runs} runs, {_duration(use.busy_s)}, {energy}, {cost}")
     for stage, error in report.errors.items():
         lines.append(
             f"  time of {stage}: median error {error.refitted:.1%}, as long as the last run {error.last:.1%}, without "

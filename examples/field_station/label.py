@@ -21,7 +21,7 @@ import torch
 from drift import Drift, input_signals
 from model import Model
 from scenes import CLASSES, read_jpeg
-from station import count, events, read_reviews, replace_file, results, take_answers, write_result
+from station import Review, count, events, read_reviews, replace_file, results, take_answers, write_result
 
 EMPTY = 0.80
 """Probability of "empty" from which a frame is filtered."""
@@ -96,7 +96,8 @@ def _label(connection: sqlite3.Connection, model: Model, run: str) -> dict[str, 
             }
             with Path("queue/queue.jsonl").open("a") as stream:
                 stream.write(json.dumps(entry) + "\n")  # a repeated run writes it again, which changes nothing
-    reviewed = sum(review.image_id >= drift.since and review.why != "archive" for review in read_reviews())
+    reviews = read_reviews()
+    reviewed = sum(review.image_id >= drift.since and review.why != "archive" for review in reviews)
     retrain = drift.retrain(reviewed)
     if drift.since:
         replace_file(Path("labels/drift.txt"), drift.since.encode())
@@ -109,18 +110,19 @@ def _label(connection: sqlite3.Connection, model: Model, run: str) -> dict[str, 
             + [(image_id, "corrupt", "", 0.0, "", model.name) for image_id in corrupt],
         )  # fmt: skip
         confidence = float(np.mean([o.confidence for o in outcomes])) if outcomes else 1.0
-        metrics = {**count(connection), **_judge(connection, model), "repeated": repeated, "confidence": confidence,
-                   "drift": float(bool(drifted)), "drifts": len(drift.drifts), "retrain": float(retrain)}  # fmt: skip
+        metrics = {**count(connection), **_judge(connection, model, reviews), "repeated": repeated,
+                   "confidence": confidence, "drift": float(bool(drifted)), "drifts": len(drift.drifts),
+                   "retrain": float(retrain)}  # fmt: skip
         for name, content in (("drift", drift), ("result", {"run": run, "metrics": metrics})):
             connection.execute("insert or replace into state values (?, ?)", (name, pickle.dumps(content)))
     return metrics
 
 
-def _judge(connection: sqlite3.Connection, model: Model) -> dict[str, float]:
+def _judge(connection: sqlite3.Connection, model: Model, reviews: list[Review]) -> dict[str, float]:
     """Return the model's age in images, and the accuracy of the labels that were reviewed at random."""
     newest = model.name.removeprefix("model-") if model.name.startswith("model-") else ""
     ((age,),) = connection.execute("select count(*) from images where id > ?", (newest,))
-    right = {review.image_id: review.label for review in read_reviews() if review.why == "random"}
+    right = {review.image_id: review.label for review in reviews if review.why == "random"}
     latest = connection.execute("select id, label from images where why = 'random' order by id desc").fetchall()
     judged = [right[image_id] == label for image_id, label in latest if image_id in right][:JUDGED]
     return {"age": age} | ({"accuracy": float(np.mean(judged))} if len(judged) >= JUDGED / 2 else {})

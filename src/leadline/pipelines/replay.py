@@ -17,7 +17,7 @@ from leadline.core.estimate import Interval
 from leadline.core.frozen import Frozen
 from leadline.core.pipelines import CountSource, Pipeline, PipelineStage, PipelineTier
 from leadline.core.units import HOUR_S
-from leadline.pipelines.placement import Placement, StagePlanner
+from leadline.pipelines.placement import StagePlanner
 
 Bound = Callable[[Interval], float]
 """Picks the time of every run from the interval of its prediction."""
@@ -121,7 +121,7 @@ class SeasonReplay:
         self._fed = {name: self._pipeline.fed_by(name) for name in [*self._pipeline.events, *self._pipeline.stages]}
         self._counts = [(name, source) for name, source in self._pipeline.events.items()
                         if isinstance(source, CountSource)]  # fmt: skip
-        self._place = cache(self._choose)
+        self._place = cache(self.planner.place)
         self._order = count()
         self._queue = [(at_s, next(self._order), name, _NO_RUN) for at_s, name in self.arrivals]
         heapq.heapify(self._queue)
@@ -208,9 +208,6 @@ class SeasonReplay:
         end_s = self._at_s + (elapsed_s or 0.0) + (moved_s or 0.0) + wait_s
         heapq.heappush(self._queue, (end_s, next(self._order), stage.name, run))
         return True
-
-    def _choose(self, stage: PipelineStage, work: float) -> Placement:
-        return self.planner.place(stage, work)
 
     def _end(self, name: str, run: _Run) -> None:
         record = self._records[name]

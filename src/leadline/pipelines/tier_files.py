@@ -23,6 +23,7 @@ from leadline.core.plane import EventKind
 from leadline.core.units import format_duration
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
 from leadline.execution.plane.rounds import in_thread
+from leadline.execution.plane.stager import ASK_S, COPY_S
 from leadline.execution.transport.port import COPY_AGAIN, CopyReport, Transport
 from leadline.pipelines.journal import Batch, PipelineJournal
 from leadline.pipelines.placement import PlacedTier
@@ -30,7 +31,6 @@ from leadline.pipelines.placement import PlacedTier
 RUNS_FOLDER, STAGING = "runs", ".copies"
 HOME, DATA = "home", "data"
 HERE_SYSTEM = "local"  # this machine in the plane's journal
-COPY_S, ASK_S = 12 * 3600.0, 120.0
 RETRY_PAUSES_S = (5.0, 600.0)
 """Pause after a failed copy: at first, and at most. It doubles each time."""
 FULL = ("No space left on device", "Disk quota exceeded")

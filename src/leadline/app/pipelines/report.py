@@ -109,16 +109,15 @@ def pipeline_season(name: str, folder: Path) -> PipelineSeason:
     file = find_pipeline(name, folder)
     pipeline, status, catalog = read_pipeline(file), pipeline_status(file), user_catalog()
     devices = {name: tier.device for name, tier in pipeline.tiers.items()}
-    power_w = {name: device and catalog.device(device).tdp_w for name, device in devices.items()}
+    power_w = {name: catalog.device(device).tdp_w if device else None for name, device in devices.items()}
     with PipelineJournal(Path(pipeline.folder)) as journal:
         season = SeasonRecord(pipeline, journal)
         batches = [*season.batches, *journal.open_batches()]
         batches = sorted(batches, key=lambda batch: batch.created_at, reverse=True)[:MOST_RUNS]
         recommended = _recommended(season)
         runs = tuple(_run(batch, recommended.get(batch.label), journal.job_key(batch)) for batch in batches)
-    power: dict[str, float | None] = {name: watts or None for name, watts in power_w.items()}
     return PipelineSeason(
-        status, measured_outcome(pipeline, season, power), runs, _metrics(season), count_waiting(pipeline),
+        status, measured_outcome(pipeline, season, power_w), runs, _metrics(season), count_waiting(pipeline),
         list_figures(pipeline),
     )  # fmt: skip
 

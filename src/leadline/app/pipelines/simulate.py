@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, linear_regression, median
 
 from msgspec import field
 
@@ -198,9 +198,7 @@ class _Simulator(Frozen):
         numbers = self.season.arrival_numbers
         x = [float(bisect_right(numbers, batch.upto)) for batch in runs]
         y = [batch.work for batch in runs]
-        spread = sum((each - fmean(x)) ** 2 for each in x)
-        slope = sum((a - fmean(x)) * (b - fmean(y)) for a, b in zip(x, y, strict=True)) / spread if spread else 0.0
-        slope = max(slope, 0.0)
+        slope = max(linear_regression(x, y).slope, 0.0) if len({*x}) > 1 else 0.0
         return max(fmean(y) - slope * fmean(x), 0.0), slope
 
     def _linked(self, changes: SeasonChanges) -> dict[str, PlacedTier]:
