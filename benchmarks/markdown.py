@@ -1,7 +1,14 @@
-"""Rows of a result file as Markdown tables for the documentation."""
+"""Rows of a result file as Markdown tables for the documentation.
 
+``python -m benchmarks.markdown RESULT.json`` prints its rows.
+"""
+
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from benchmarks.results import target_sign
 
@@ -47,3 +54,7 @@ def _baseline(row: Row) -> str:
 def _with_unit(number: float, unit: str) -> str:
     digits = f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
     return f"{digits} {unit}".rstrip()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(figures_table(msgspec.json.decode(Path(sys.argv[1]).read_bytes())["rows"]) + "\n")

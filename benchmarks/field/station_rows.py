@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.field.seasons import LABELS, STATION
 from benchmarks.field.station import QUICK, SeasonPlan, run_season
 from benchmarks.field.station_report import StationReport, TimeErrors
 from benchmarks.results import BenchmarkRow, at_least, at_most
@@ -58,9 +59,15 @@ def _reached(name: str, report: StationReport) -> list[BenchmarkRow]:
         at_most(f"{name}: time", report.elapsed_s, MOST_S, "s", how="start of broker and Slurm, first model, season"),
         BenchmarkRow(
             f"{name}: accuracy", 100 * score["accuracy"], "%", n=report.images,
-            how=f"{score['reviewed']} reviews; the model's age is {score['age']['mean']:.0f} images in the mean",
+            how=f"{score['reviewed']} reviews; the model's age is {score['age']['mean']:.0f} images in the mean; "
+            f"the same images in one process, without delays of labelling: {_policies(report)}",
         ),
     ]  # fmt: skip
+
+
+def _policies(report: StationReport) -> str:
+    shares = {policy: share for policy, share in report.accuracies.items() if policy != STATION}
+    return ", ".join(f"{LABELS[policy]} {100 * share:.1f} %" for policy, share in shares.items())
 
 
 def _stage_times(report: StationReport) -> list[BenchmarkRow]:
