@@ -79,6 +79,11 @@ class StationReport:
         return counts
 
     @property
+    def policies(self) -> str:
+        """The accuracy of each policy, in words."""
+        return ", ".join(f"{name} {100 * share:.1f} %" for name, share in self.accuracies.items())
+
+    @property
     def complete(self) -> bool:
         """Whether every published image is stored once and has one outcome, and no run failed for good."""
         outcomes = sum(self.counts[outcome] for outcome in ("labelled", "filtered", "queued", "corrupt"))
@@ -163,7 +168,7 @@ def report_lines(report: StationReport) -> list[str]:
     lines = [
         accounted,
         f"accuracy {score['accuracy']:.1%} with {score['reviewed']} reviews, {len(score['drifts'])} drifts detected",
-        "accuracy of the policies: " + ", ".join(f"{name} {share:.1%}" for name, share in report.accuracies.items()),
+        f"accuracy of the policies: {report.policies}",
         f"{len(report.retrainings)} retrainings, {report.deployed} deployed, {report.rolled_back} rolled back",
         f"age of the model: {score['age']['last']} images at the end, {score['age']['mean']:.0f} in the mean",
     ]

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.field.seasons import LABELS, STATION
 from benchmarks.field.station import QUICK, SeasonPlan, run_season
 from benchmarks.field.station_report import StationReport, TimeErrors
 from benchmarks.results import BenchmarkRow, at_least, at_most
@@ -60,14 +59,9 @@ def _reached(name: str, report: StationReport) -> list[BenchmarkRow]:
         BenchmarkRow(
             f"{name}: accuracy", 100 * score["accuracy"], "%", n=report.images,
             how=f"{score['reviewed']} reviews; the model's age is {score['age']['mean']:.0f} images in the mean; "
-            f"the same images in one process, without delays of labelling: {_policies(report)}",
+            f"the policies in one process, on the same images and with the same delay of roll-outs: {report.policies}",
         ),
     ]  # fmt: skip
-
-
-def _policies(report: StationReport) -> str:
-    shares = {policy: share for policy, share in report.accuracies.items() if policy != STATION}
-    return ", ".join(f"{LABELS[policy]} {100 * share:.1f} %" for policy, share in shares.items())
 
 
 def _stage_times(report: StationReport) -> list[BenchmarkRow]:
