@@ -1,6 +1,7 @@
 """Uploaded files: their limit, what is left of one that is refused, and their end with the server."""
 
 import logging
+import os
 import socket
 import time
 from contextlib import ExitStack, contextmanager
@@ -50,7 +51,8 @@ def chunk(size):
 
 def kept():
     """Return the files that are kept, and parts of files."""
-    return [path for path in folders.uploads_dir().glob("*/*") if path.is_file()]
+    # unlike a glob, a walk passes over a folder that goes meanwhile
+    return [Path(folder, name) for folder, _, names in os.walk(folders.uploads_dir()) for name in names]
 
 
 def none_kept():
