@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn import decode, llm_training, transformers
+from benchmarks.dnn import decode, transformers
 from benchmarks.dnn.kernel_data import DEVICES as KERNEL_DEVICES
 from benchmarks.dnn.splits import Array, Texts
 from benchmarks.dnn.tables import read_table
 from benchmarks.dnn.transformer_graphs import traced_transformers
 from benchmarks.dnn.vision_graphs import vision_graphs
 from benchmarks.dnn.vision_lab import DEVICES, FOLDS, VisionLab, carried_to, fold_numbers, inference, nearest_setting
+from benchmarks.scale.rows import PER_NODE, scale_rows
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpGraph, TracedJob
@@ -28,7 +29,6 @@ from leadline.core.workload import (
     ModelSource,
     Optimizer,
     Parallelism,
-    Precision,
     Workload,
 )
 from leadline.estimators.memory.host import host_memory
@@ -37,7 +37,6 @@ from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKe
 from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.step_time.selection import Domain, StepGroup, find_step_group
 from leadline.estimators.step_time.swept_kernels import SweptKernels
-from leadline.estimators.step_time.transformer import TransformerStep
 from leadline.estimators.white_box import WhiteBox
 from leadline.execution.processes import run_process
 from leadline.graphs.hf_config.expand import expand
@@ -53,12 +52,11 @@ MOST = 1500
 """Vision steps that are also predicted by kernels, at some milliseconds each."""
 VISION = "timm's results, Apache-2.0"
 TRANSFORMERS = "NeuSight's runs, MIT"
+MPT = "llm-foundry"
 LLM_TRAINING = "llm-foundry's tables, Apache-2.0"
 LAYERS = "layers timed by Vidur, MIT"
 RESNETS = "Gavel's ResNet-50, MIT"
 RESNET_DEVICES = {"p100": "P100 PCIe 16GB", "v100": "V100 SXM2 16GB"}
-WIDE = 2048
-"""Models of this width and more have heads of 128, others of 64, by llm-foundry's configurations."""
 RESNET = "from leadline.kit.zoo import build\n\n\ndef resnet50():\n    return build('resnet50', 224)\n"
 
 
@@ -166,57 +164,41 @@ def _transformers(data: Path, laws: OpUtilizationModels) -> list[MeasuredSteps]:
 
 
 def _llm_training(data: Path, fitted: FittedKernels, laws: OpUtilizationModels) -> MeasuredSteps:
-    """Return training steps of language models in half precision on 8 or more GPUs, by the whole white box."""
-    table = llm_training.steps_of(read_table(data, "llm_foundry_train"))
-    jobs: dict[Workload, TracedJob] = {}
+    """Return llm-foundry's training steps in half precision on 8 or more GPUs, by the whole white box."""
     models: dict[str, Callable[[Device, OpGraph], KernelModel]] = {
         OP_MODEL: _by_law(laws),
         KERNELS: lambda device, _: LearnedKernels(fitted, device),
         SPECS: lambda device, _: RooflineKernels(device),
     }
+    rows = [row for row in scale_rows(data) if row.source == MPT and row.step.dtype == "bfloat16"]
     predicted: dict[str, list[float]] = {name: [] for name in models}
-    measured, devices, names, groups = [], [], [], []
+    jobs: dict[Workload, TracedJob] = {}
+    group = None
     with tempfile.TemporaryDirectory() as folder:
-        for step, elapsed_s in zip(table.steps, table.elapsed_s, strict=True):
-            if step.dtype != "bfloat16":
-                continue
-            path = Path(folder) / f"{step.width}-{step.layers}-{step.sequence}.json"
-            path.write_text(json.dumps(configuration(step)), encoding="utf-8")
-            workload = Workload(
-                ModelSource(ModelKind.HF_CONFIG, str(path)), batch=step.microbatch, sequence=step.sequence,
-                precision=Precision.BF16, optimizer=Optimizer.ADAMW, accumulation=step.microbatches,
-                checkpointing=step.checkpointing, gpus=step.gpus, parallelism=Parallelism(sharding=step.sharding),
-            )  # fmt: skip
+        for row in rows:
+            path = Path(folder) / f"{row.model}-{row.workload.sequence}.json"
+            path.write_text(json.dumps(row.config), encoding="utf-8")
+            workload = replace(row.workload, model=ModelSource(ModelKind.HF_CONFIG, str(path)))
             alone = replace(workload, gpus=1, parallelism=Parallelism())
-            job = jobs.get(alone) or jobs.setdefault(alone, expand(workload))
+            job = jobs.get(alone) or jobs.setdefault(alone, expand(alone))
+            group = group or find_step_group(job.step, row.step.device)
             for name, kernels in models.items():
-                predicted[name].append(_white_box_s(workload, job, step, kernels))
-            measured.append(elapsed_s)
-            devices.append(step.device)
-            names.append(f"{step.width} {step.sequence}")
-            groups.append(find_step_group(job.step, step.device))
+                predicted[name].append(_white_box_s(workload, job, row.step.device, kernels))
+    if group is None:
+        raise InvalidInput(f"{data} has no steps of {MPT}")
     answers = {name: np.array(seconds) for name, seconds in predicted.items()}
-    return MeasuredSteps(groups[0], LLM_TRAINING, _names(devices), np.array(names), np.array(measured), answers)
+    devices, names = [row.step.device for row in rows], [f"{row.model} {row.workload.sequence}" for row in rows]
+    measured = np.array([row.elapsed_s for row in rows])
+    return MeasuredSteps(group, LLM_TRAINING, _names(devices), np.array(names), measured, answers)
 
 
 def _white_box_s(
-    workload: Workload, job: TracedJob, step: TransformerStep, kernels: Callable[[Device, OpGraph], KernelModel]
+    workload: Workload, job: TracedJob, device: Device, kernels: Callable[[Device, OpGraph], KernelModel]
 ) -> float:
     """Return the seconds of the step over all GPUs; NaN where the kernels refuse the graph."""
     box = WhiteBox(host_memory, lambda device, traced_job: kernels(device, traced_job.step))
-    network_bytes_per_s = step.node_bytes_per_s
-    step_s = box.estimate(workload, job, step.device, nodes=step.nodes, network_bytes_per_s=network_bytes_per_s).step_s
+    step_s = box.estimate(workload, job, device, nodes=max(1, workload.gpus // PER_NODE)).step_s
     return step_s.point if step_s else float("nan")
-
-
-def configuration(step: TransformerStep) -> dict[str, object]:
-    """Return the model of a step as a ``config.json``: an OPT of its sizes, as MPT's class never fuses attention."""
-    heads = step.width // (128 if step.width >= WIDE else 64)
-    return {
-        "model_type": "opt", "hidden_size": step.width, "word_embed_proj_dim": step.width, "ffn_dim": 4 * step.width,
-        "num_hidden_layers": step.layers, "num_attention_heads": heads, "vocab_size": step.vocabulary,
-        "max_position_embeddings": step.sequence,
-    }  # fmt: skip
 
 
 def _decoding(data: Path) -> MeasuredSteps:

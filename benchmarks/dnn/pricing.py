@@ -18,9 +18,9 @@ from leadline.core.hardware import Device
 from leadline.estimators.step_time.fitted_kernels import FittedKernels, LearnedKernels
 from leadline.estimators.step_time.kernel_table import tabulate_ops
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels
+from leadline.training.decoder_steps import shipped_step_model
 from leadline.training.shipped_files import SHIPPED_FOLDER
 from leadline.training.shipped_models import shipped_kernels, shipped_op_utilization
-from leadline.training.transformer_steps import shipped_step_model
 
 DEVICES = ("A100 SXM4 80GB", "H100 SXM5 80GB", "V100 SXM2 32GB", "T4", "L4", "RTX 3090", "A40", "H200 SXM")
 REPEATS = 5

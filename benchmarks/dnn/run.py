@@ -11,7 +11,7 @@ from benchmarks.results import BenchmarkResult, BenchmarkRow, at_most
 from leadline.core.errors import InvalidInput
 
 TABLES: tuple[str, ...] = (
-    "vision", "selection", "posters", "gnn", "kernels", "transformers", "whole_runs", "llm_training", "collectives",
+    "vision", "selection", "posters", "gnn", "kernels", "transformers", "whole_runs", "collectives",
     "decode",
 )  # fmt: skip
 """Modules of this folder with ``splits(data, *, quick)``; the longest first."""

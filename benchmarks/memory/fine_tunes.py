@@ -38,6 +38,7 @@ from leadline.core.workload import (
     Parallelism,
     Precision,
     Quantization,
+    Recompute,
     Sharding,
     Workload,
 )
@@ -100,7 +101,7 @@ def workload_of(columns: Columns, place: int, folder: Path) -> Workload:
     sharding = Sharding.NONE if gpus == 1 else Sharding.FULL if "Zero3" in method else Sharding.GRADIENTS
     return replace(
         METHODS[base_method(method)], model=ModelSource(ModelKind.HF_CONFIG, str(path)), batch=1,
-        sequence=int(columns["seq_len"][place]), accumulation=MICRO_STEPS, checkpointing=True, gpus=gpus,
+        sequence=int(columns["seq_len"][place]), accumulation=MICRO_STEPS, recompute=Recompute.FULL, gpus=gpus,
         optimizer=Optimizer.ADAMW, parallelism=Parallelism(sharding=sharding),
     )  # fmt: skip
 

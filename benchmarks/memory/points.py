@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.provenance import cpu_model
 from leadline.core.documents import to_json
 from leadline.core.errors import JobFailed
-from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Recompute, Workload
 from leadline.execution.processes import run_process
 from leadline.kit.specs import SPECS
 
@@ -100,7 +100,7 @@ class MemoryPoint:
             precision=self.precision,
             optimizer=self.optimizer,
             accumulation=self.accumulation,
-            checkpointing=self.checkpointing,
+            recompute=Recompute.FULL if self.checkpointing else Recompute.NONE,
             name=self.key,
         )
 

@@ -53,7 +53,6 @@ class StepModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         errors: split to errors in percent (``mape``, ``median``, ``p90``) and the number of rows ``n``.
-        coverage: split and group to the percentage of measurements in the 90 % intervals, with the number of rows.
         coefficients: of the model, by name.
     """
 
@@ -65,7 +64,6 @@ class StepModelCard(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...]
     ranges: dict[str, tuple[float, float]]
     errors: dict[str, dict[str, float]]
-    coverage: dict[str, dict[str, dict[str, float]]]
     coefficients: dict[str, float]
     refused: tuple[str, ...]
     limits: tuple[str, ...]

@@ -18,7 +18,7 @@ from leadline.app.composition import toolbox
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
 from leadline.core.graph import TracedJob
-from leadline.core.workload import ModelKind, ModelSource, Parallelism, Precision, Sharding, Workload
+from leadline.core.workload import ModelKind, ModelSource, Parallelism, Precision, Recompute, Sharding, Workload
 from leadline.graphs.hf_config.expand import expand
 
 DEVICES = {"H100-SXM-80GB": "H100 SXM5 80GB", "A100-SXM-80GB": "A100 SXM4 80GB"}
@@ -90,7 +90,8 @@ def _workload(row: Row, path: Path) -> Workload:
     words = str(row["sharding"]).replace(",", " ").split()
     return Workload(
         ModelSource(ModelKind.HF_CONFIG, str(path)), batch=batch, sequence=int(_number(row["seq"])),
-        precision=Precision(str(row["precision"])), checkpointing=str(row["recompute"]).startswith("full"),
+        precision=Precision(str(row["precision"])),
+        recompute=Recompute.FULL if str(row["recompute"]).startswith("full") else Recompute.NONE,
         accumulation=max(1, round(_number(row["global_batch"]) / (copies * batch))), gpus=gpus,
         parallelism=Parallelism(tensor, pipeline, SHARDINGS.get(words[0] if words else "", Sharding.OPTIMIZER)),
     )  # fmt: skip

@@ -20,6 +20,7 @@ from leadline.core.workload import (
     Phase,
     Precision,
     Quantization,
+    Recompute,
     Sharding,
     Workload,
 )
@@ -131,7 +132,7 @@ def test_a_device_without_bfloat16_computes_in_float16():
 
 def test_changes_already_made_are_not_proposed():
     done = with_batch(
-        Workload(CONFIG.model, batch=1, precision=Precision.BF16, checkpointing=True, optimizer=Optimizer.SGD,
+        Workload(CONFIG.model, batch=1, precision=Precision.BF16, recompute=Recompute.FULL, optimizer=Optimizer.SGD,
                  adapters=Adapters(16), quantization=Quantization.NF4), 1
     )  # fmt: skip
     assert [variant for variant in every(done, batch=1) if variant.cost is not ChangeCost.HARDWARE] == []

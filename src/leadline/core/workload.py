@@ -22,18 +22,19 @@ class Precision(StrEnum):
     BF16 = "bf16"
     AMP_FP16 = "amp-fp16"
     AMP_BF16 = "amp-bf16"
+    FP8 = "fp8"  # bf16 with the layers' products in float8, scaled by tensor
 
     @property
     def compute(self) -> str:
-        """Dtype of matrix products: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
-        return {"fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16"}[
+        """Dtype of ops: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
+        return {"fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16"}[
             self.value.removeprefix("amp-")
         ]
 
     @property
     def weights(self) -> str:
         """Dtype of stored parameters."""
-        return self.compute if self in (Precision.FP16, Precision.BF16) else "float32"
+        return self.compute if self in (Precision.FP16, Precision.BF16, Precision.FP8) else "float32"
 
     @property
     def autocast(self) -> bool:
@@ -115,22 +116,83 @@ class Sharding(StrEnum):
         return self in (Sharding.GRADIENTS, Sharding.FULL)
 
 
+class Recompute(StrEnum):
+    """Activations that the backward pass computes again instead of keeping them."""
+
+    NONE = "none"
+    SELECTIVE = "selective"  # attention scores, or with a fused attention half of the products (PyTorch's policy)
+    FULL = "full"  # each layer, from its input
+
+
+class Fusion(StrEnum):
+    """How the ops between products run."""
+
+    NONE = "none"  # one by one, as in transformers
+    COMPILER = "compiler"  # fused by torch.compile
+    LIBRARY = "library"  # hand-written kernels, as in Megatron Core, NeMo and Transformer Engine
+
+
+class Overlap(StrEnum):
+    """Communication that runs beside computing."""
+
+    NONE = "none"
+    DATA = "data"  # that of data parallelism, and of interleaved pipelines
+    ALL = "all"  # that of tensor parallelism, too
+
+
+class ContextMethod(StrEnum):
+    """How context parallelism exchanges a sequence."""
+
+    RING = "ring"  # keys and values travel round the GPUs (Liu et al. 2023)
+    ULYSSES = "ulysses"  # an all-to-all from tokens to heads and back (Jacobs et al. 2023)
+
+
 class Parallelism(Frozen):
-    """Partitioning of one model over the GPUs of a job; the remaining factor is data parallelism."""
+    """Partitioning of one model over the GPUs of a job; the remaining factor is data parallelism.
+
+    Neighbours are the tensor-parallel GPUs, then the context-parallel ones, then the replicas, then the pipeline
+    stages (Megatron Core's order). Experts are spread over replicas. ``None`` means that the user made no choice.
+    """
 
     tensor: int = 1  # GPUs that share each layer (Megatron's tensor parallelism)
     pipeline: int = 1  # stages that share the layers
     sharding: Sharding = Sharding.NONE
+    sequence: bool = True  # tensor-parallel GPUs divide the residual stream, too (Korthikanti et al. 2022)
+    virtual: int = 1  # chunks of layers of each stage (interleaved schedule)
+    context: int = 1  # GPUs that share each sequence
+    context_method: ContextMethod = ContextMethod.RING
+    expert: int = 1  # GPUs that share the experts of each layer
+    shard_group: int = 0  # GPUs that share one copy of the weights (HSDP); 0 for all replicas
+    fusion: Fusion | None = None
+    overlap: Overlap | None = None
+
+    @property
+    def parts(self) -> int:
+        """Number of GPUs that hold one replica of the model."""
+        return self.tensor * self.pipeline * self.context
+
+    @property
+    def divides_layers(self) -> bool:
+        """True if a replica of the model is spread over several GPUs."""
+        return self.parts > 1 or self.expert > 1
 
     def copies(self, gpus: int) -> int:
         """Return the number of model replicas on ``gpus``; ``InvalidInput`` if the GPUs are not divisible that way."""
-        shards = self.tensor * self.pipeline
-        if gpus % shards:
+        if gpus % self.parts:
+            sizes = {"tensor": self.tensor, "pipeline": self.pipeline, "context": self.context}
+            named = [name for name, size in sizes.items() if size > 1 or name != "context"]
+            factors = " × ".join(str(sizes[name]) for name in named)
             raise InvalidInput(
-                f"{gpus} GPUs cannot be divided into tensor × pipeline = {self.tensor} × {self.pipeline}: "
-                f"ask for a multiple of {shards}"
+                f"{gpus} GPUs cannot be divided into {' × '.join(named)} = {factors}: ask for a multiple of "
+                f"{self.parts}"
             )
-        return gpus // shards
+        copies = gpus // self.parts
+        if copies * self.context % self.expert:
+            raise InvalidInput(
+                f"experts cannot be spread over {self.expert} of {copies * self.context} replicas: choose a divisor of "
+                "the number of GPUs ÷ (tensor × pipeline)"
+            )
+        return copies
 
 
 class ModelKind(StrEnum):
@@ -211,7 +273,7 @@ class Workload(Frozen):
     precision: Precision | None = None
     optimizer: Optimizer | None = None
     accumulation: int = 1
-    checkpointing: bool = False
+    recompute: Recompute = Recompute.NONE
     dataset: Dataset = Dataset()
     epochs: float | None = None
     steps: int | None = None
@@ -229,3 +291,8 @@ class Workload(Frozen):
     longest: int | None = None  # tokens of the longest batch, if batches are padded to their longest sample
     lengths: Lengths | None = None
     paged: bool = False  # True if the KV cache consists of small blocks instead of one tensor per layer
+
+    @property
+    def checkpointing(self) -> bool:
+        """True if each layer is computed again from its input."""
+        return self.recompute is Recompute.FULL

@@ -16,6 +16,7 @@ from leadline.core.workload import (
     Phase,
     Precision,
     Quantization,
+    Recompute,
     Sharding,
     Workload,
 )
@@ -133,7 +134,7 @@ def memory_saving_ladders(workload: Workload, batch: int, dtypes: frozenset[str]
 def _equivalent_changes(workload: Workload, dtypes: frozenset[str]) -> Iterator[Change]:
     recomputes = workload.model.kind in (ModelKind.HF_CONFIG, ModelKind.FUNCTION)
     if workload.phase is Phase.TRAINING and not workload.checkpointing and recomputes:
-        yield lambda variant: variant.changed("recompute activations", "--checkpointing", checkpointing=True)
+        yield lambda variant: variant.changed("recompute activations", "--checkpointing", recompute=Recompute.FULL)
     if (half := _half_precision(workload, dtypes)) is None:
         return
     if workload.phase is Phase.TRAINING:
@@ -174,7 +175,7 @@ def _adapters(variant: WorkloadVariant, dtypes: frozenset[str]) -> Iterator[Work
     workload = variant.workload
     if workload.model.kind is not ModelKind.HF_CONFIG or workload.phase is not Phase.TRAINING:
         return
-    if workload.parallelism.tensor * workload.parallelism.pipeline > 1:
+    if workload.parallelism.divides_layers:
         return
     if workload.adapters is None:
         description = f"train adapters of rank {RANK} on frozen weights"

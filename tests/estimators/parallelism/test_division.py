@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.workload import ModelKind, ModelSource, Parallelism, Phase, Precision, Sharding, Workload
+from leadline.core.workload import ModelKind, ModelSource, Parallelism, Phase, Precision, Recompute, Sharding, Workload
 from leadline.estimators.memory.device import peak_memory
 from leadline.estimators.memory.host import host_memory
 from leadline.estimators.parallelism.division import divide_memory, divide_step, exchange_buffers
@@ -63,8 +63,8 @@ def test_tensor_parallelism_reduces_activations_four_times_a_layer(job):
 def test_recomputation_repeats_the_reductions_of_forward(job):
     workload, traced = job
     plain, again = (
-        divide_step(over(replace(workload, checkpointing=case), 8, tensor=8), traced, A100, 8.0).exposed_s
-        for case in (False, True)
+        divide_step(over(replace(workload, recompute=case), 8, tensor=8), traced, A100, 8.0).exposed_s
+        for case in (Recompute.NONE, Recompute.FULL)
     )
     assert again / plain == pytest.approx(1.5)
 

@@ -24,7 +24,7 @@ from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Recompute, Workload
 from leadline.estimators.step_time.adaptation import (
     LEAST_STEPS,
     AdaptedEstimator,
@@ -158,7 +158,7 @@ def _step_of_point(measured: MeasuredPoint, folder: Path, path: Path) -> Measure
         inputs=(InputShape((point.batch, *sizes), "int64" if kind == "tokens" else "float32"),),
         precision=Precision(point.precision),
         optimizer=Optimizer(point.optimizer) if point.optimizer else None,
-        checkpointing=point.checkpointing,
+        recompute=Recompute.FULL if point.checkpointing else Recompute.NONE,
         name=measured.key,
     )
     where = f"the point {measured.key} of {path.name}"

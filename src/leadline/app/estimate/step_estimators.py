@@ -58,13 +58,11 @@ def _kernels_without_training_data(device: Device, choice: EstimatorChoice | Non
     return RooflineKernels(device)
 
 
-DECODER_MODEL = "law of decoders' steps"
-MAX_EXTRAPOLATION = 2.0
-"""A model that is larger or smaller than the training data by more than this factor is estimated by its kernels."""
+DECODER_MODEL = "training-step model"
 
 
 def predict_decoder_step(workload: Workload, job: TracedJob, device: Device, fabric: Fabric) -> WholeStep | None:
-    """Return the prediction of an LLM training step as a whole.
+    """Return the prediction of a transformer's training step as a whole.
 
     ``None`` if the model does not apply, or the device is adapted to steps of this kind.
     """
@@ -72,7 +70,7 @@ def predict_decoder_step(workload: Workload, job: TracedJob, device: Device, fab
         return None
     from leadline.app.estimate.kernel_models import load_adapted_steps  # noqa: PLC0415 - numpy loads on use
     from leadline.estimators.step_time.selection import Domain, StepGroup, find_step_group  # noqa: PLC0415 - see above
-    from leadline.training import transformer_steps  # noqa: PLC0415 - see above
+    from leadline.training import decoder_steps  # noqa: PLC0415 - see above
 
     group = StepGroup(Domain.LANGUAGE, "half", "training")
     if find_step_group(job.step, device) != group:
@@ -80,18 +78,16 @@ def predict_decoder_step(workload: Workload, job: TracedJob, device: Device, fab
     adapted = load_adapted_steps(device)
     if adapted is not None and any(record.group == group for record in adapted.card.records):
         return None
-    model = transformer_steps.shipped_step_model()
+    model = decoder_steps.shipped_step_model()
     try:
-        prediction = transformer_steps.predict_decoder_step(model, job, workload, device, fabric=fabric)
+        prediction = decoder_steps.predict_decoder_step(model, job, workload, device, fabric)
     except InvalidInput:
-        # Another architecture, precision or vendor: the kernels are estimated one by one.
+        # Another precision or adapters: the kernels are estimated one by one.
         return None
-    if prediction.beyond > MAX_EXTRAPOLATION:
-        return None
-    card = transformer_steps.shipped_step_model_errors()
-    errors = [figures["mape"] for figures in card.errors.values()]
+    card = decoder_steps.shipped_step_model_errors()
+    medians = [figures["median"] for figures in card.errors.values()]
     why = (
-        f"estimated with the {DECODER_MODEL}: errors of {min(errors):.0f} to {max(errors):.0f} % on held-out steps of "
-        f"{card.rows} runs (more GPUs, longer sequences, another generation)"
+        f"estimated with the {DECODER_MODEL}: median error of {min(medians):.0f} to {max(medians):.0f} % on "
+        f"{len(medians)} sources of published steps that were left out of its fit"
     )
     return WholeStep(DECODER_MODEL, prediction.step_s, dict(prediction.parts_s), (why, *prediction.sentences))

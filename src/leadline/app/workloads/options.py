@@ -71,11 +71,20 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quantize: str | None = None
     accumulate: int | None = None
     checkpointing: bool | None = None
+    recompute: str | None = None
     compile: bool | None = None
     gpus: int | None = None
     tensor_parallel: int | None = None
+    sequence_parallel: bool | None = None
     pipeline_parallel: int | None = None
+    virtual_stages: int | None = None
+    context_parallel: int | None = None
+    context_method: str | None = None
+    expert_parallel: int | None = None
     sharding: str | None = None
+    shard_group: int | None = None
+    fusion: str | None = None
+    overlap: str | None = None
     network: str | None = None
     epochs: float | None = None
     steps: int | None = None
@@ -107,8 +116,8 @@ def build_adapters(options: WorkloadOptions, kind: ModelKind, phase: Phase, plan
         )
     if phase is not Phase.TRAINING:
         raise InvalidInput("--lora trains adapters: leave it out of inference, where they are merged into the weights")
-    if plan.tensor * plan.pipeline > 1:
-        raise InvalidInput("--lora does not work with --tensor-parallel or --pipeline-parallel: use --sharding")
+    if plan.divides_layers:
+        raise InvalidInput("--lora works with --sharding only: leave the other options of several GPUs out")
     return Adapters(options.lora, embeddings=bool(options.lora_embeddings))
 
 

@@ -25,14 +25,18 @@ from leadline.core.errors import InvalidInput, LeadlineError, UnknownName, excer
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.units import parse_bytes
 from leadline.core.workload import (
+    ContextMethod,
     Dataset,
+    Fusion,
     InputShape,
     ModelKind,
     ModelSource,
     Optimizer,
+    Overlap,
     Parallelism,
     Phase,
     Precision,
+    Recompute,
     Sharding,
     Workload,
 )
@@ -209,17 +213,16 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     phase = _choice(Phase, options.phase, "phase") or Phase.TRAINING
     if phase is Phase.INFERENCE and options.sharding is not None:
         raise InvalidInput("--sharding is for training: leave it out of inference")
+    for name in ("context_parallel", "expert_parallel", "recompute", "virtual_stages"):
+        if phase is Phase.INFERENCE and getattr(options, name) is not None:
+            raise InvalidInput(f"--{name.replace('_', '-')} is for training: leave it out of inference")
     if phase is Phase.TRAINING and options.generate is not None:
         raise InvalidInput("--generate is for inference: add --phase inference")
     if options.paged and options.generate is None:
         raise InvalidInput("--paged needs generated tokens: add --generate N")
     launched, _, launched_on_gpus = count_launched_processes(source.argv)
     gpus = options.gpus or launched
-    parallelism = Parallelism(
-        tensor=options.tensor_parallel or 1,
-        pipeline=options.pipeline_parallel or 1,
-        sharding=_choice(Sharding, options.sharding, "sharding") or Sharding.NONE,
-    )
+    parallelism = read_parallelism(options)
     parallelism.copies(gpus)
     precision = _choice(Precision, PRECISION_ALIASES.get(options.precision or "", options.precision), "precision")
     optimizer = _choice(Optimizer, options.optimizer, "optimizer")
@@ -236,7 +239,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         precision=precision,
         optimizer=optimizer,
         accumulation=options.accumulate or 1,
-        checkpointing=bool(options.checkpointing),
+        recompute=_recompute(options),
         dataset=Dataset(
             samples=options.samples,
             bytes_per_sample=_size(options.bytes_per_sample),
@@ -258,6 +261,45 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         compiled=bool(options.compile),
         defaulted=tuple(name for name in _REPORTED if getattr(options, name) is None),
     )
+
+
+def read_parallelism(options: WorkloadOptions) -> Parallelism:
+    """Return how the options divide the model over GPUs.
+
+    Raises:
+        InvalidInput: two options contradict each other.
+        UnknownName: unknown word of an option.
+    """
+    needs = (
+        ("virtual_stages", "pipeline_parallel"), ("sequence_parallel", "tensor_parallel"),
+        ("context_method", "context_parallel"), ("shard_group", "sharding"),
+    )  # fmt: skip
+    for name, other in needs:
+        if getattr(options, name) is not None and getattr(options, other) in (None, 1, "none"):
+            option, needed = (f"--{word.replace('_', '-')}" for word in (name, other))
+            raise InvalidInput(f"{option} has no effect without {needed}: add it or leave {option} out")
+    return Parallelism(
+        tensor=options.tensor_parallel or 1,
+        pipeline=options.pipeline_parallel or 1,
+        sharding=_choice(Sharding, options.sharding, "sharding") or Sharding.NONE,
+        sequence=options.sequence_parallel is not False,
+        virtual=options.virtual_stages or 1,
+        context=options.context_parallel or 1,
+        context_method=_choice(ContextMethod, options.context_method, "context method") or ContextMethod.RING,
+        expert=options.expert_parallel or 1,
+        shard_group=options.shard_group or 0,
+        fusion=_choice(Fusion, options.fusion, "fusion"),
+        overlap=_choice(Overlap, options.overlap, "overlap"),
+    )
+
+
+def _recompute(options: WorkloadOptions) -> Recompute:
+    recompute = _choice(Recompute, options.recompute, "recompute")
+    if options.checkpointing and recompute not in (None, Recompute.FULL):
+        raise InvalidInput(
+            f"--checkpointing computes all activations again, but --recompute is {recompute.value}: leave one out"
+        )
+    return recompute or (Recompute.FULL if options.checkpointing else Recompute.NONE)
 
 
 def _check_ranges(options: WorkloadOptions) -> None:

@@ -22,12 +22,15 @@ from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.hardware import Device
-from leadline.core.workload import ModelKind, Phase, Sharding, Workload
+from leadline.core.workload import Fusion, ModelKind, Phase, Recompute, Sharding, Workload
 from leadline.estimators.memory.device import PeakMemory
+from leadline.estimators.parallelism.decoder_work import Cut, read_work
 from leadline.estimators.parallelism.fabric import Fabric, Ring, exchange_s, make_ring, sees_collectives
 
 BUCKET_ELEMENTS = 5 * 10**8  # elements of a bucket of gradients (DeepSpeed's `reduce_bucket_size`)
 AT_ONCE = 2  # layers that are whole at a time: one in use, one on its way
+
+SELECTED = 0.5  # share of the products' outputs that selective recomputation keeps
 
 CategoryBytes = dict[StorageCategory, int]
 
@@ -37,6 +40,8 @@ def exchange_buffers(workload: Workload, graph: OpGraph, stage: Stage) -> Catego
     if not _has_modelled_buffers(workload):
         return {}
     plan = workload.parallelism
+    if _is_mixed(workload) and plan.sharding is not Sharding.FULL:
+        return {}  # gradients are reduced in the buffer that holds them
     if plan.sharding is Sharding.FULL:
         return _unit_buffers(graph, stage, workload)
     if plan.sharding is Sharding.NONE:
@@ -178,6 +183,10 @@ def divide_step(
         InvalidInput: the GPUs cannot be divided so, or the graph has no attention layers to divide.
     """
     plan = workload.parallelism
+    if plan.context * plan.expert > 1:
+        raise InvalidInput(
+            "context and expert parallelism are predicted for the training of transformers in 16 or 8 bits"
+        )
     training, copies = workload.phase is Phase.TRAINING, plan.copies(workload.gpus)
     if training and plan.sharding is not Sharding.NONE:
         whole_s -= optimizer_s * (1 - 1 / copies)
@@ -240,7 +249,7 @@ def divide_memory(peak: PeakMemory, workload: Workload, graph: OpGraph) -> PeakM
     """Return one GPU's peak from the whole model's ``peak``: the fullest of the divided stages."""
     plan = workload.parallelism
     buffers = {stage: exchange_buffers(workload, graph, stage) for stage in Stage}
-    if plan.tensor * plan.pipeline == 1 and plan.sharding is Sharding.NONE and not any(buffers.values()):
+    if not plan.divides_layers and plan.sharding is Sharding.NONE and not any(buffers.values()):
         return peak
     stages = peak.by_stage or {Stage.FORWARD: peak.by_category}
     divided = {stage: _divide_moment(moment, stage, workload, graph) for stage, moment in stages.items()}
@@ -256,23 +265,113 @@ def _divide_moment(
     whole: dict[StorageCategory, int], stage: Stage, workload: Workload, graph: OpGraph
 ) -> dict[StorageCategory, int]:
     """Return one GPU's part of ``whole``, the fullest moment of a stage of the whole model."""
-    plan = workload.parallelism
-    copies, parts = plan.copies(workload.gpus), plan.tensor * plan.pipeline
+    plan, held = workload.parallelism, _held_share(workload, graph)
+    copies = plan.shard_group or plan.copies(workload.gpus) * plan.context
     sharded = {
         StorageCategory.OPTIMIZER_STATE: plan.sharding is not Sharding.NONE,
         StorageCategory.GRADIENT: plan.sharding.gathers,
         StorageCategory.PARAMETER: plan.sharding is Sharding.FULL,
     }
-    if stage is Stage.OPTIMIZER:  # an update works on the weights whose state is here
-        sharded[StorageCategory.TEMPORARY] = plan.sharding is not Sharding.NONE
     divided = dict(whole)
     for category, shared in sharded.items():
-        divided[category] = int(divided.get(category, 0) / parts / (copies if shared else 1))
-    activations = divided.get(StorageCategory.ACTIVATION, 0)
-    divided[StorageCategory.ACTIVATION] = int(activations * (10 + 24 / plan.tensor) / 34)
+        share = 1 / (plan.tensor * plan.pipeline * copies) if shared else held
+        divided[category] = int(divided.get(category, 0) * share)
+    if _is_mixed(workload):
+        share = held / (copies if sharded[StorageCategory.GRADIENT] else 1)
+        divided[StorageCategory.GRADIENT] = int(_MIXED_GRADIENT_BYTES * graph.parameters * share)
+        divided[StorageCategory.OPTIMIZER_STATE] = int(_MIXED_STATES * divided[StorageCategory.OPTIMIZER_STATE])
+    temporary = whole.get(StorageCategory.TEMPORARY, 0)
+    if stage is Stage.OPTIMIZER:  # an update works on the weights whose state is here
+        share = held if plan.sharding is Sharding.NONE else 1 / (plan.tensor * plan.pipeline * copies)
+        divided[StorageCategory.TEMPORARY] = int(temporary * share)
+    else:
+        divided[StorageCategory.TEMPORARY] = temporary // (plan.tensor * plan.context)
+    divided[StorageCategory.ACTIVATION] = _held_activations(whole.get(StorageCategory.ACTIVATION, 0), workload, graph)
     if cache := divided.get(StorageCategory.KV_CACHE, 0):
         divided[StorageCategory.KV_CACHE] = cache_share_bytes(cache, workload, graph)
     return divided
+
+
+# The recipe of Megatron Core, NeMo and nanotron: weights in 16 bits; float32 gradients in a buffer of their own, and
+# a float32 copy of the weight besides Adam's two states, where a traced 16-bit model has two states of 2 bytes.
+_MIXED_STATES = 3.0
+_MIXED_GRADIENT_BYTES = 4
+
+
+def _is_mixed(workload: Workload) -> bool:
+    """Return whether the framework keeps float32 copies that the traced model does not show."""
+    plan, precision = workload.parallelism, workload.precision
+    fused = plan.fusion is Fusion.LIBRARY or (plan.fusion is None and plan.divides_layers)
+    half = precision is not None and not precision.autocast and precision.compute in ("bfloat16", "float16")
+    return fused and half and workload.phase is Phase.TRAINING
+
+
+def _held_share(workload: Workload, graph: OpGraph) -> float:
+    """Return the share of the weights on the fullest GPU without sharding.
+
+    Layers are divided by stages, experts by GPUs. The first and the last stage hold a table of the vocabulary, too.
+    """
+    plan = workload.parallelism
+    if plan.expert * plan.pipeline == 1:
+        return 1 / plan.tensor
+    work = read_work(graph, 1)
+    experts = work.expert_weights / max(graph.parameters, 1)
+    if plan.expert > 1 and not experts:
+        raise InvalidInput("--expert-parallel divides experts, and this model's graph shows none: leave it out")
+    table = max((p.n * p.k for p in work.products if p.cut is Cut.HEAD), default=0) / max(graph.parameters, 1)
+    tables = table * max(1, round((1 - experts - work.layer_weights / max(graph.parameters, 1)) / max(table, 1e-9)))
+    ends = table if plan.pipeline > 1 else tables
+    return ((1 - experts - tables + experts / plan.expert) / plan.pipeline + ends) / plan.tensor
+
+
+def _held_activations(whole_bytes: int, workload: Workload, graph: OpGraph) -> int:
+    """Return the activations on the fullest GPU: the first stage of a pipeline, or the last one with the scores.
+
+    The first of p stages holds those of p microbatches, and with v chunks (p − 1)/v more (Narayanan et al. 2021,
+    section 2.2). Without sequence parallelism, norms and dropout keep 10 of 34 bytes on each tensor-parallel GPU
+    (Korthikanti et al. 2022, table 2).
+    """
+    plan = workload.parallelism
+    scores = min(_scores_bytes(graph), whole_bytes) if plan.pipeline > 1 else 0
+    kept = 1 / plan.tensor if plan.sequence else (10 + 24 / plan.tensor) / 34
+    layers = float(whole_bytes - scores)
+    if workload.recompute is Recompute.SELECTIVE:
+        layers = min(layers, _selected_bytes(graph, workload.accumulation) + _scores_bytes(graph))
+    layers *= kept / plan.context
+    if plan.pipeline == 1:
+        return int(layers)
+    in_flight = min(workload.accumulation, plan.pipeline + (plan.pipeline - 1) / plan.virtual)
+    return int(max(in_flight * layers / plan.pipeline, layers / plan.pipeline + scores / (plan.tensor * plan.context)))
+
+
+def _selected_bytes(graph: OpGraph, microbatches: int) -> float:
+    """Return the activations that selective recomputation keeps of a microbatch.
+
+    With written attention, all but its scores (Korthikanti et al. 2022); else every other product's output, attention's
+    output and each layer's input (torchtitan).
+    """
+    work = read_work(graph, microbatches)
+    outputs = sum(p.m * p.n * p.count * max(p.experts, 1) for p in work.products if p.cut is not Cut.HEAD)
+    stream = 2 * work.attention_blocks * work.tokens * work.width
+    return 2.0 * (stream + (outputs if work.scores else SELECTED * outputs))
+
+
+def _scores_bytes(graph: OpGraph) -> int:
+    """Return the most bytes of the vocabulary's scores and what is made from them that are held at once."""
+    forward = [place for place, op in enumerate(graph.ops) if op.stage is Stage.FORWARD and op.kind is OpKind.GEMM]
+    if not forward:
+        return 0
+    head = graph.ops[forward[-1]]
+    size = head.dims.get("m", 0) * head.dims.get("n", 0)
+    held, most, live = 0, 0, dict[int, int]()
+    for event in graph.events:
+        if event.size_bytes > 0 and event.op >= forward[-1] and event.size_bytes >= size:
+            live[event.storage] = event.size_bytes
+            held += event.size_bytes
+        elif event.size_bytes < 0:
+            held -= live.pop(event.storage, 0)
+        most = max(most, held)
+    return most
 
 
 def cache_share_bytes(cache_bytes: int, workload: Workload, graph: OpGraph) -> int:

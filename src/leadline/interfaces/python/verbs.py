@@ -48,11 +48,20 @@ class WorkloadKeywords(TypedDict, total=False):
     quantize: str
     accumulate: int
     checkpointing: bool
+    recompute: str
     compile: bool
     gpus: int
     tensor_parallel: int
+    sequence_parallel: bool
     pipeline_parallel: int
+    virtual_stages: int
+    context_parallel: int
+    context_method: str
+    expert_parallel: int
     sharding: str
+    shard_group: int
+    fusion: str
+    overlap: str
     network: str
     epochs: float
     steps: int

@@ -1,0 +1,209 @@
+"""Seconds of a training step in any layout, in closed form.
+
+One microbatch on one GPU takes t = (c⁴ + g⁴)^¼ + u·g + r: c are the seconds of computing (products, attention,
+memory-bound ops; at least the host's launches), g those in which sharded weights are gathered and their gradients
+reduced, u the share of these that never overlaps, and r the communication of tensor, context and expert parallelism. A
+step is m microbatches, the pipeline's bubble, the reduction of gradients, and the update.
+
+Sources: tensor and sequence parallelism, selective recomputation (Korthikanti et al. 2022); the bubble (p − 1)/(v·m) of
+p stages with v chunks (Narayanan et al. 2021); sharding (Rajbhandari et al. 2020); ring attention (Liu et al. 2023);
+Ulysses (Jacobs et al. 2023); experts (Lepikhin et al. 2020).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from leadline.estimators.parallelism.training_step import StepTable
+from leadline.estimators.ports import Array
+
+# Name: start, and deviation of its logarithm before the fit. A coefficient multiplies a bound (time beyond that at the
+# peak or at the link's rate, passes over memory), is a share, or has its unit in its name.
+COEFFICIENTS: Mapping[str, tuple[float, float]] = {
+    "products_ampere": (0.25, 0.3),
+    "products": (0.5, 0.3),  # later GPUs, whose power limits them
+    "products_float8": (0.5, 0.3),
+    "small": (250.0, 0.4),  # side of a product at which it takes twice as long as at the peak
+    "cast": (1.0, 0.5),  # passes of operands that are scaled and cast to float8
+    "flash1": (1.0, 0.12),
+    "flash2": (1.0, 0.12),
+    "flash3": (1.0, 0.12),
+    "short": (400.0, 0.3),  # sequence at which fused attention reaches half of its rate
+    "written": (4.0, 0.4),  # passes of attention scores in memory
+    "eager": (0.6, 0.3),  # of the bytes that ops move one by one
+    "stream": (14.0, 0.3),  # passes of the residual stream around a reduction, in fused ops
+    "inner": (5.0, 0.3),  # passes of a product's output, in fused ops
+    "head": (0.8, 0.4),  # passes of the vocabulary's scores
+    "optimizer_bytes": (25.0, 0.3),  # of a weight's update
+    "launch_s": (9e-6, 0.5),
+    "reduction_launch_s": (30e-6, 0.4),
+    "link": (1.3, 0.15),
+    "network": (1.3, 0.2),
+    "hop_s": (14e-6, 0.5),
+    "exposed": (0.3, 0.3),
+    "tensor_overlapped": (0.4, 0.3),
+    "data_exposed": (0.8, 0.3),
+    "data_overlapped": (0.2, 0.4),
+    "send_s": (40e-6, 0.5),
+    "send_overlapped": (0.3, 0.4),
+    "uneven": (0.6, 0.3),  # share of the head's time that the other stages wait for the last one
+    "imbalance": (1.15, 0.1),  # of experts: the busiest GPU's tokens over the mean
+    "step_s": (0.02, 0.6),
+}
+NAMES = tuple(COEFFICIENTS)
+STARTS = np.log([start for start, _ in COEFFICIENTS.values()])
+DEVIATIONS = np.array([deviation for _, deviation in COEFFICIENTS.values()])
+
+BACKWARD_ATTENTION = 2.5  # FLOPs of fused attention backward over forward: scores are computed again
+BACKWARD = 2.0
+SELECTED = 0.5  # share of the products that selective recomputation repeats where attention is fused (torchtitan)
+LINK_HOP_S = 4e-6
+
+Coefficients = Mapping[str, float]
+
+
+def step_seconds(theta: Array, table: StepTable) -> Array:
+    """Return the seconds of n steps, given the logarithms of the coefficients."""
+    return np.asarray(sum(step_parts(theta, table).values()))
+
+
+def step_parts(theta: Array, t: StepTable) -> dict[str, Array]:
+    """Return the seconds of each part of n steps, (n,) each; their sum is the step."""
+    p = dict(zip(NAMES, np.exp(theta).tolist(), strict=True))
+    products, head = _products(p, t)
+    attention, attention_back = _attention(p, t)
+    passes = _passes(p, t)
+    forward = products + attention + passes / 3
+    again = t.full * forward + t.selective * np.where(t.written, attention, SELECTED * products + passes / 3)
+    device = (1 + BACKWARD) * products + attention + attention_back + passes + again
+    launched = t.kernels * (1 + t.full / 3) * p["launch_s"]
+    launched += np.where(t.tensor > 1, 4 * t.reductions * p["reduction_launch_s"], 0.0)
+    computing, gathers = (device**4 + launched**4) ** 0.25, _gathers(p, t)
+    layers = (computing**4 + gathers**4) ** 0.25 + p["exposed"] * gathers
+    exchanged = {"tensor": _tensor(p, t), "context": _context(p, t), "experts": _all_to_all(p, t)}
+    stage, send = (layers + sum(exchanged.values())) / t.pipeline, _sends(p, t)
+    scores = p["head"] * t.head_bytes / (t.tensor * t.context * t.memory) * np.where(t.fused, 0.5, 1.0)
+    shown = np.where(t.pipeline > 1, p["uneven"] + (1 - p["uneven"]) / t.pipeline, 1.0)
+    return {
+        "layers": t.microbatches * layers / t.pipeline,
+        **{name: t.microbatches * seconds / t.pipeline for name, seconds in exchanged.items()},
+        "head": t.microbatches * shown * ((1 + BACKWARD) * head + scores),
+        "pipeline": t.microbatches * send,
+        "bubble": (t.pipeline - 1) / t.virtual * (stage + send),
+        "gradients": _gradients(p, t),
+        "optimizer": p["optimizer_bytes"] * _held(t) / t.memory,
+        "constant": np.full(t.rows, p["step_s"]),
+    }
+
+
+def _products(p: Coefficients, t: StepTable) -> tuple[Array, Array]:
+    """Return the seconds of a microbatch's forward products in layers, and of the head."""
+    tensor, expert, routed = t.tensor[:, None], t.expert[:, None], t.experts > 0
+    m = t.m / t.context[:, None] * np.where(routed, expert, 1.0)
+    n, k = np.where(t.is_inner, t.n, t.n / tensor), np.where(t.is_inner, t.k / tensor, t.k)
+    times = t.count * np.where(routed, t.experts / expert * p["imbalance"], 1.0)
+    beyond = np.where(t.ampere, p["products_ampere"], p["products"])[:, None]
+    small = p["small"] * (1 / np.maximum(m, 1.0) + 1 / n + 1 / k)
+    flops = 2 * m * n * k
+    half = flops / t.peak[:, None] * (1 + beyond + small)
+    eight = flops / t.float8_peak[:, None] * (1 + p["products_float8"] + 2 * small)
+    eight += p["cast"] * m * (n + k) / t.memory[:, None]
+    seconds = np.where(t.float8[:, None] & ~t.is_head, eight, half) * times
+    return seconds.sum(1, where=~t.is_head), seconds.sum(1, where=t.is_head)
+
+
+def _attention(p: Coefficients, t: StepTable) -> tuple[Array, Array]:
+    """Return the seconds of a microbatch's attention, forward and backward."""
+    factor = np.array([p[kernel.value] for kernel in t.kernel])
+    flops_s = t.attention_flops / (t.context * t.tensor * t.attention_rate)
+    passes_s = factor * 2 * t.scores / (t.context * t.tensor * t.memory)
+    forward = np.where(t.written, flops_s + passes_s, factor * flops_s * (1 + p["short"] / t.sequence))
+    return forward, forward * np.where(t.written, BACKWARD, BACKWARD_ATTENTION)
+
+
+def _passes(p: Coefficients, t: StepTable) -> Array:
+    """Return the seconds of a microbatch's ops that move data, forward and backward."""
+    made = t.m * t.n * t.count * np.maximum(t.experts, 1)
+    outputs = 2 * made.sum(1, where=~t.is_head & ~t.is_inner)
+    half_layers = t.reductions + t.expert_layers
+    stream = np.where(t.fused, p["stream"] * half_layers * t.tokens * t.width * 2, p["eager"] * t.stream_bytes)
+    inner = np.where(t.fused, p["inner"] * outputs, p["eager"] * t.inner_bytes)
+    return np.asarray((stream / t.stream_parts + inner / t.tensor) / (t.context * t.memory))
+
+
+def _ring(p: Coefficients, t: StepTable, size: Array, stride: Array) -> tuple[Array, Array]:
+    """Return the seconds of a byte in rings of ``size`` GPUs ``stride`` apart, and of a hop.
+
+    Inside an island the link counts. Between islands, all rings of an island share its network.
+    """
+    inside = (size - 1) * stride < t.island
+    across = t.network * t.island / np.minimum(stride, t.island)
+    per_byte = np.where(inside, p["link"] / t.link, np.maximum(p["network"] / across, p["link"] / t.link))
+    return per_byte, np.where(inside, LINK_HOP_S, p["hop_s"])
+
+
+def _gathers(p: Coefficients, t: StepTable) -> Array:
+    """Return the seconds in which a microbatch gathers sharded weights and reduces their gradients."""
+    per_byte, hop_s = _ring(p, t, t.shards, t.tensor * t.context)
+    weights = t.layer_weights + t.expert_weights / t.expert
+    moved = (4 * t.gathers + (2 + t.reduced_bytes) * t.reduces_each - 2 * t.gathers) * weights / t.tensor
+    hops = (2 * t.reduces_each + t.gathers) * t.reductions / 2 * np.log2(np.maximum(t.shards, 2))
+    return np.where(t.shards > 1, moved * per_byte * (1 - 1 / t.shards) + hops * hop_s, 0.0)
+
+
+def _tensor(p: Coefficients, t: StepTable) -> Array:
+    """Return the exposed seconds of a microbatch's reductions in tensor parallelism."""
+    per_byte, hop_s = _ring(p, t, t.tensor, np.ones(t.rows))
+    moved = 2 * (1 - 1 / t.tensor) * t.tokens / t.context * t.width * 2
+    once = moved * per_byte + 2 * hop_s * np.log2(np.maximum(t.tensor, 2))
+    shown = np.where(t.overlaps_all, p["tensor_overlapped"], 1.0)
+    return np.where(t.tensor > 1, (2 + t.full) * t.reductions * once * shown, 0.0)
+
+
+def _context(p: Coefficients, t: StepTable) -> Array:
+    """Return the exposed seconds of a microbatch's exchanges in context parallelism.
+
+    In a ring, keys and values (backward: their gradients as well) pass by behind attention. Ulysses' four all-to-alls,
+    of queries, keys, values and outputs, are not hidden.
+    """
+    per_byte, hop_s = _ring(p, t, t.context, t.tensor)
+    stream = t.tokens / t.context * t.width * 2 / t.tensor
+    ring = p["exposed"] * 3 * (2 * stream * (t.context - 1) * per_byte + (t.context - 1) * hop_s)
+    all_to_all = 2 * 4 * (stream * (1 - 1 / t.context) * per_byte + hop_s)
+    return np.where(t.context > 1, t.attention_blocks * np.where(t.ulysses, all_to_all, ring), 0.0)
+
+
+def _all_to_all(p: Coefficients, t: StepTable) -> Array:
+    """Return the seconds in which a microbatch's tokens travel to their experts and back, forward and backward."""
+    per_byte, hop_s = _ring(p, t, t.expert, t.tensor)
+    moved = 2 * t.routed / t.context * t.width * 2 / t.stream_parts * (1 - 1 / t.expert)
+    once = moved * per_byte + 2 * t.expert_layers * hop_s
+    return np.where(t.expert > 1, (2 + t.full) * p["imbalance"] * once, 0.0)
+
+
+def _sends(p: Coefficients, t: StepTable) -> Array:
+    """Return the exposed seconds of a microbatch's sends between stages, forward and backward."""
+    inside = t.tensor * t.context * t.replicas < t.island
+    per_byte = np.where(inside, p["link"] / t.link, p["network"] / t.network)
+    once = t.tokens / t.context * t.width * 2 / t.tensor * per_byte + p["send_s"]
+    shown = np.where((t.virtual > 1) & t.overlaps, p["send_overlapped"], 1.0)
+    return np.where(t.pipeline > 1, 2 * t.virtual * shown * once, 0.0)
+
+
+def _gradients(p: Coefficients, t: StepTable) -> Array:
+    """Return the exposed seconds in which replicas reduce gradients once a step, and gather updated weights."""
+    replicas = t.replicas * t.context
+    size = np.where(t.reduces_each > 0, replicas / t.shards, replicas)
+    per_byte, _ = _ring(p, t, size, t.tensor * t.context * np.where(t.reduces_each > 0, t.shards, 1.0))
+    held = (t.parameters - t.expert_weights * (1 - 1 / t.expert)) / (t.tensor * t.pipeline)
+    held = held / np.where(t.reduces_each > 0, t.shards, 1.0)
+    again = np.where((t.shards > 1) & (t.reduces_each == 0), 2.0, t.reduced_bytes)
+    shown = np.where(t.overlaps, p["data_overlapped"], p["data_exposed"])
+    return np.where(size > 1, shown * (t.reduced_bytes + again) * held * per_byte * (1 - 1 / size), 0.0)
+
+
+def _held(t: StepTable) -> Array:
+    """Return the number of weights that a GPU updates."""
+    dense, experts = t.parameters - t.expert_weights, t.expert_weights
+    sharded = np.maximum(experts / t.expert / np.maximum(t.shards / t.expert, 1.0), experts / (t.expert * t.shards))
+    return np.asarray((dense / t.shards + sharded) / (t.tensor * t.pipeline))

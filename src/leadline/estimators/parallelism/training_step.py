@@ -1,0 +1,176 @@
+"""One training step of a transformer in any layout, and n such steps as columns."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+import numpy as np
+
+from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
+from leadline.core.hardware import Device
+from leadline.core.workload import ContextMethod, Fusion, Overlap, Parallelism, Recompute, Sharding
+from leadline.estimators.parallelism.decoder_work import Cut, DecoderWork
+from leadline.estimators.ports import Array
+
+
+class AttentionKernel(StrEnum):
+    """The attention that runs."""
+
+    WRITTEN = "written"  # scores go to memory
+    FLASH1 = "flash1"  # FlashAttention 1
+    FLASH2 = "flash2"  # FlashAttention 2, which PyTorch uses
+    FLASH3 = "flash3"  # kernels made for Hopper and later: FlashAttention 3, cuDNN
+
+
+class TrainingStep(Frozen):
+    """One optimizer step.
+
+    Attributes:
+        work: Work of a microbatch before any division.
+        island: GPUs that the devices' own link joins.
+        gpu_network_bytes_per_s: Network of each GPU, in one direction.
+        dtype: Dtype of the layers' products.
+        reduced_bytes: Bytes of a gradient on the network.
+    """
+
+    work: DecoderWork
+    device: Device
+    gpus: int
+    plan: Parallelism = Parallelism()
+    island: int = 8
+    gpu_network_bytes_per_s: float = 50e9
+    microbatches: int = 1
+    recompute: Recompute = Recompute.NONE
+    attention: AttentionKernel = AttentionKernel.FLASH2
+    dtype: str = "bfloat16"
+    reduced_bytes: int = 4
+
+    @property
+    def fusion(self) -> Fusion:
+        """Fusion of ops; by default that of the frameworks that can divide layers."""
+        return self.plan.fusion or (Fusion.LIBRARY if self.plan.divides_layers else Fusion.NONE)
+
+    @property
+    def overlap(self) -> Overlap:
+        """Overlapped communication; by default that of data parallelism."""
+        return self.plan.overlap or Overlap.DATA
+
+    @property
+    def shards(self) -> int:
+        """Number of GPUs that share what is sharded."""
+        replicas = self.plan.copies(self.gpus) * self.plan.context
+        return 1 if self.plan.sharding is Sharding.NONE else self.plan.shard_group or replicas
+
+
+# FLOP/s of causal attention on long sequences with heads of 128, forward and backward together, as shares of the dense
+# 16-bit peak. FlashAttention 1: 109 TFLOP/s on an A100 (Dao 2023, figure 5), on an H100 1.6 times that, its
+# multiprocessors times clock. FlashAttention 2: 190 and 330 TFLOP/s (the same). FlashAttention 3: 430 TFLOP/s (Shah et
+# al. 2024, figures 5 and 6, forward and backward weighted by their FLOPs).
+ATTENTION_SHARES = {
+    AttentionKernel.FLASH1: {"Ampere": 0.35, "Hopper": 0.177},
+    AttentionKernel.FLASH2: {"Ampere": 0.61, "Hopper": 0.33},
+    AttentionKernel.FLASH3: {"Ampere": 0.61, "Hopper": 0.43},
+}
+OTHER_ATTENTION_SHARE = 0.35
+# Kernels of a layer's half (norm, products, residual) that libraries launch, forward and backward. An assumption:
+# Megatron's layers show about 30 in profiles.
+LIBRARY_KERNELS = 30.0
+COMPILED_KERNELS = 0.45  # share of the kernels that torch.compile leaves of a Llama's layers
+
+
+class StepTable:
+    """The sizes of n steps as columns (n,), and their products as (n, p).
+
+    Raises:
+        InvalidInput: a device lacks its bandwidth or a peak, or the GPUs are not divisible by the layout.
+    """
+
+    def __init__(self, steps: Sequence[TrainingStep]) -> None:
+        def column(value: Callable[[TrainingStep], float]) -> Array:
+            return np.array([value(step) for step in steps], np.float64)
+
+        self.rows = len(steps)
+        self.tensor, self.pipeline = column(lambda s: s.plan.tensor), column(lambda s: s.plan.pipeline)
+        self.context, self.expert = column(lambda s: s.plan.context), column(lambda s: s.plan.expert)
+        self.virtual, self.microbatches = column(lambda s: s.plan.virtual), column(lambda s: s.microbatches)
+        self.replicas, self.shards = column(lambda s: s.plan.copies(s.gpus)), column(lambda s: s.shards)
+        self.stream_parts = column(lambda s: s.plan.tensor if s.plan.sequence else 1)
+        self.ulysses = column(lambda s: s.plan.context_method is ContextMethod.ULYSSES) > 0
+        self.gathers = column(lambda s: s.plan.sharding is Sharding.FULL)
+        self.reduces_each = column(lambda s: s.plan.sharding.gathers)
+        self.reduced_bytes = column(lambda s: s.reduced_bytes)
+        self.island, self.network = column(lambda s: s.island), column(lambda s: s.gpu_network_bytes_per_s)
+        self.link, self.memory = column(lambda s: link_bytes_per_s(s.device)), column(lambda s: _bandwidth(s.device))
+        self.peak = column(lambda s: _peak(s.device, "bfloat16"))
+        self.float8 = column(lambda s: s.dtype == "float8") > 0
+        self.float8_peak = column(lambda s: _peak(s.device, s.dtype))
+        self.ampere = column(lambda s: s.device.architecture == "Ampere") > 0
+        self.full, self.selective = (
+            column(lambda s, w=w: s.recompute is w) for w in (Recompute.FULL, Recompute.SELECTIVE)
+        )
+        self.fused = column(lambda s: s.fusion is not Fusion.NONE) > 0
+        self.kernels = column(_kernels)
+        self.kernel = [step.attention for step in steps]
+        self.written = column(lambda s: s.attention is AttentionKernel.WRITTEN) > 0
+        self.attention_rate = column(_attention_rate)
+        self.overlaps = column(lambda s: s.overlap is not Overlap.NONE) > 0
+        self.overlaps_all = column(lambda s: s.overlap is Overlap.ALL) > 0
+        self._add_work([step.work for step in steps])
+
+    def _add_work(self, works: Sequence[DecoderWork]) -> None:
+        def column(value: Callable[[DecoderWork], float]) -> Array:
+            return np.array([value(work) for work in works], np.float64)
+
+        self.width, self.tokens = column(lambda w: w.width), column(lambda w: w.tokens)
+        self.sequence, self.reductions = column(lambda w: w.sequence), column(lambda w: w.reductions)
+        self.attention_flops, self.scores = column(lambda w: w.attention_flops), column(lambda w: w.scores)
+        self.attention_blocks = column(lambda w: w.attention_blocks)
+        self.stream_bytes, self.inner_bytes = column(lambda w: w.stream_bytes), column(lambda w: w.inner_bytes)
+        self.head_bytes, self.parameters = column(lambda w: w.head_bytes), column(lambda w: w.parameters)
+        self.expert_weights, self.routed = column(lambda w: w.expert_weights), column(lambda w: w.routed_tokens)
+        self.layer_weights, self.expert_layers = column(lambda w: w.layer_weights), column(lambda w: w.expert_layers)
+        shape = len(works), max(len(work.products) for work in works)
+        self.m, self.n, self.k, self.experts = np.ones((4, *shape))
+        self.count = np.zeros(shape)
+        cuts = np.full(shape, "", "<U6")
+        for row, work in enumerate(works):
+            for place, product in enumerate(work.products):
+                at = row, place
+                self.m[at], self.n[at], self.k[at], self.count[at] = product.m, product.n, product.k, product.count
+                self.experts[at], cuts[at] = product.experts, product.cut.value
+        self.is_head, self.is_inner = cuts == Cut.HEAD.value, cuts == Cut.INNER.value
+
+
+def link_bytes_per_s(device: Device) -> float:
+    """Return the rate of the link between devices of a node in one direction, of its own or by its slot."""
+    if device.link_bytes_per_s:
+        return device.link_bytes_per_s / 2
+    return device.host_bytes_per_s or 25e9
+
+
+def _peak(device: Device, dtype: str) -> float:
+    peak = device.peak_flops_per_s.get(dtype) or (
+        device.peak_flops_per_s.get("float16") if dtype == "bfloat16" else None
+    )
+    if not peak:
+        raise InvalidInput(f"{device.name} has no {dtype} peak in the catalog: ask for another number format")
+    return peak
+
+
+def _bandwidth(device: Device) -> float:
+    if not device.memory_bytes_per_s:
+        raise InvalidInput(f"{device.name} has no memory bandwidth in the catalog: add it to a device file of your own")
+    return device.memory_bytes_per_s
+
+
+def _kernels(step: TrainingStep) -> float:
+    if step.fusion is Fusion.LIBRARY:
+        return LIBRARY_KERNELS * (step.work.reductions + step.work.expert_layers)
+    return step.work.kernels * (COMPILED_KERNELS if step.fusion is Fusion.COMPILER else 1.0)
+
+
+def _attention_rate(step: TrainingStep) -> float:
+    peak = _peak(step.device, "bfloat16")
+    if step.attention is AttentionKernel.WRITTEN:
+        return peak
+    return peak * ATTENTION_SHARES[step.attention].get(step.device.architecture or "", OTHER_ATTENTION_SHARE)

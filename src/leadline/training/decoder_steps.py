@@ -1,0 +1,222 @@
+"""Training steps of transformers in any layout: the fitted model with intervals, its shipped file, and predictions."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
+from leadline.core.graph import TracedJob
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.workload import Fusion, Phase, Precision, Workload
+from leadline.estimators.parallelism.decoder_work import DecoderWork, read_work
+from leadline.estimators.parallelism.fabric import Fabric
+from leadline.estimators.parallelism.step_parts import NAMES, step_parts, step_seconds
+from leadline.estimators.parallelism.training_step import AttentionKernel, StepTable, TrainingStep
+from leadline.estimators.ports import Array, Stored
+from leadline.files.arrays import read_arrays
+from leadline.training.shipped_files import read_shipped
+from leadline.uncertainty.normalized_scores import NormalizedScores
+
+STEP_MODEL_FILE, STEP_MODEL_CARD_FILE = "llm_training.npz", "llm_training.json"
+LEVEL = 0.9
+# Display names of the columns of `log_magnitudes`.
+MAGNITUDES = ("GPUs", "channels", "parameters", "tokens a sequence", "tokens a microbatch")
+# Deviations that no held-out source can test, of logarithms. All are assumptions.
+HOST = 0.5  # launch time of another host: 9 to 50 µs a kernel were seen
+EXPERTS = 0.2  # share of a step in experts, which no training step measured
+UNSEEN = {"products": 0.3, "flash2": 0.25, "flash3": 0.25, "flash1": 0.25}  # GPUs of another generation
+GROWTH = 0.2  # for each e-fold outside the range of the training data
+
+
+def log_magnitudes(steps: Sequence[TrainingStep]) -> Array:
+    """Return the log sizes (n, columns) that are compared with the training data."""
+    rows = [(s.gpus, s.work.width, s.work.parameters, s.work.sequence, s.work.tokens) for s in steps]
+    return np.log(np.array(rows, np.float64))
+
+
+class DecoderStepModel(Stored):
+    """Log coefficients (k,) with covariance (k, k), and the spread between sources.
+
+    ``scores`` are those of errors on sources that the fit had not seen. ``least`` and ``most`` are the log sizes
+    (``log_magnitudes``) of the training data, and ``architectures`` those of their GPUs.
+    """
+
+    theta: Array
+    covariance: Array
+    noise: float
+    scores: NormalizedScores
+    architectures: tuple[str, ...]
+    least: Array
+    most: Array
+
+    def predict(self, steps: Sequence[TrainingStep], level: float = LEVEL) -> tuple[Array, Array, Array]:
+        """Return the seconds of n steps, and the ends of their intervals, (n,) each.
+
+        Raises:
+            InvalidInput: a device lacks a specification, or the GPUs are not divisible by a layout.
+        """
+        table = StepTable(steps)
+        point, slopes = step_seconds(self.theta, table), log_slopes(self.theta, table)
+        spread = np.sqrt(np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes) + self.noise**2)
+        low, high = self.scores.interval(point, spread, level, self._untested(steps, slopes))
+        return point, low, high
+
+    def parts(self, step: TrainingStep) -> dict[str, float]:
+        """Return the seconds of each part of one step."""
+        return {name: float(seconds[0]) for name, seconds in step_parts(self.theta, StepTable([step])).items()}
+
+    def times_outside(self, steps: Sequence[TrainingStep]) -> Array:
+        """Return the log factor by which each size (n, columns) is outside the training data."""
+        sizes = log_magnitudes(steps)
+        return np.maximum(np.maximum(sizes - self.most, self.least - sizes), 0.0)
+
+    def _untested(self, steps: Sequence[TrainingStep], slopes: Array) -> Array:
+        """Return the deviations (n,) of what no held-out source tests: hosts, experts, new GPUs, distance."""
+        new = np.array([step.device.architecture not in self.architectures for step in steps])
+        routed = (np.array([step.work.expert_weights for step in steps]) > 0) * 1.0
+        variance = (HOST * slopes[:, NAMES.index("launch_s")]) ** 2 + (EXPERTS * routed) ** 2
+        variance += new * sum((deviation * slopes[:, NAMES.index(name)]) ** 2 for name, deviation in UNSEEN.items())
+        distance = self.times_outside(steps).max(axis=1)
+        return np.sqrt(variance + (GROWTH * distance) ** 2)
+
+
+def log_slopes(theta: Array, table: StepTable) -> Array:
+    """Return the derivatives of the log seconds by each log coefficient (n, k)."""
+    step = 1e-4
+    ahead = [np.log(step_seconds(theta + step * direction, table)) for direction in np.eye(len(theta))]
+    behind = [np.log(step_seconds(theta - step * direction, table)) for direction in np.eye(len(theta))]
+    return np.asarray((np.array(ahead) - np.array(behind)).T / (2 * step), np.float64)
+
+
+class StepModelErrors(Frozen):
+    """Part of the model's card: configurations, and sources to their errors in percent when left out."""
+
+    rows: int
+    errors: dict[str, dict[str, float]]
+
+
+class DecoderStepPrediction(Frozen):
+    """The time of one optimizer step with its interval, parts and reasons."""
+
+    step_s: Interval
+    parts_s: Mapping[str, float]
+    sentences: tuple[str, ...]
+
+
+@cache
+def shipped_step_model() -> DecoderStepModel:
+    """Return the model that comes with Leadline."""
+    return DecoderStepModel.load(read_arrays(read_shipped(STEP_MODEL_FILE), STEP_MODEL_FILE))
+
+
+@cache
+def shipped_step_model_errors() -> StepModelErrors:
+    """Return the errors of the model that comes with Leadline."""
+    return msgspec.json.decode(read_shipped(STEP_MODEL_CARD_FILE), type=StepModelErrors)
+
+
+PRECISIONS = {
+    Precision.BF16: "bfloat16", Precision.AMP_BF16: "bfloat16", Precision.FP16: "float16",
+    Precision.AMP_FP16: "float16", Precision.FP8: "float8",
+}  # fmt: skip
+
+
+def make_training_step(workload: Workload, job: TracedJob, device: Device, fabric: Fabric) -> TrainingStep:
+    """Return the step of a job whose trace is that of one GPU with the whole model.
+
+    Raises:
+        InvalidInput: the model does not apply; the message says why.
+    """
+    declared = workload.precision.value if workload.precision else job.loop.precision
+    precision = next((each for each in PRECISIONS if each.value == declared), None)
+    refusals = (
+        (workload.phase is not Phase.TRAINING, "predicts nothing of inference"),
+        (workload.adapters is not None, "covers only steps that train all weights"),
+        (workload.compiled, "covers no steps that XLA compiles"),
+        (device.kind is not DeviceKind.GPU, f"covers GPUs only, and {device.name} is none"),
+        (precision is None, f"covers {', '.join(each.value for each in PRECISIONS)}, not {declared or 'fp32'}"),
+    )
+    for applies, reason in refusals:
+        if applies or precision is None:
+            raise InvalidInput(f"the training-step model {reason}")
+    microbatches = max(workload.accumulation, job.loop.accumulation)
+    work = read_work(job.step, microbatches)
+    if not work.attention_blocks:
+        raise InvalidInput("the training-step model covers transformers, and this graph shows no attention")
+    step = TrainingStep(
+        work=work,
+        device=device,
+        gpus=workload.gpus,
+        plan=workload.parallelism,
+        island=-(-workload.gpus // fabric.islands),
+        microbatches=microbatches,
+        recompute=workload.recompute,
+        dtype=PRECISIONS[precision],
+    )
+    per_gpu = fabric.island_bytes_per_s / step.island if fabric.island_bytes_per_s else step.gpu_network_bytes_per_s
+    eager = step.fusion is Fusion.NONE and not precision.autocast
+    return replace(
+        step, gpu_network_bytes_per_s=per_gpu, attention=_attention(work, device, step.fusion),
+        reduced_bytes=2 if eager else 4,
+    )  # fmt: skip
+
+
+def _attention(work: DecoderWork, device: Device, fusion: Fusion) -> AttentionKernel:
+    if work.scores:
+        return AttentionKernel.WRITTEN
+    return (
+        AttentionKernel.FLASH3
+        if fusion is Fusion.LIBRARY and device.architecture != "Ampere"
+        else AttentionKernel.FLASH2
+    )
+
+
+def predict_decoder_step(
+    model: DecoderStepModel, job: TracedJob, workload: Workload, device: Device, fabric: Fabric
+) -> DecoderStepPrediction:
+    """Predict a transformer's training step from the trace of one GPU with the whole model.
+
+    Raises:
+        InvalidInput: the model does not apply; the message says why.
+    """
+    step = make_training_step(workload, job, device, fabric)
+    slower, faster = fabric.link_ends(device)
+    rates = [
+        rate / step.island or step.gpu_network_bytes_per_s for rate in (fabric.high_bytes_per_s, fabric.low_bytes_per_s)
+    ]
+    steps = [step, replace(step, device=faster, gpu_network_bytes_per_s=rates[0]),
+             replace(step, device=slower, gpu_network_bytes_per_s=rates[1])]  # fmt: skip
+    point, low, high = model.predict(steps)
+    usual = Interval(float(point[0]), float(low[0]), float(high[0]), LEVEL)
+    interval = usual.widened(max(float(point[0] / point[1]), 1.0), max(float(point[2] / point[0]), 1.0))
+    return DecoderStepPrediction(interval, model.parts(step), (*_sentences(model, step), *fabric.assumptions))
+
+
+def _sentences(model: DecoderStepModel, step: TrainingStep) -> tuple[str, ...]:
+    """Return the assumptions of a prediction, and where it extrapolates."""
+    sentences = []
+    if step.plan.fusion is None and step.gpus > 1:
+        usual = {Fusion.LIBRARY: "of Megatron or NeMo", Fusion.NONE: "one by one, as in transformers"}
+        sentences.append(f"assumed: ops between products run {usual[step.fusion]} (set it with --fusion)")
+    outside = model.times_outside([step])[0]
+    for name, size, low, high, times in zip(
+        MAGNITUDES, log_magnitudes([step])[0], model.least, model.most, outside, strict=True
+    ):
+        if times > 0.01:
+            side, end = ("above", high) if size > high else ("below", low)
+            sentences.append(
+                f"extrapolating: {name} ({math.exp(size):.4g}) {side} the training data ({math.exp(end):.4g}); wider "
+                "interval"
+            )
+    if step.device.architecture not in model.architectures:
+        generation = step.device.architecture or step.device.name
+        sentences.append(f"extrapolating: no training step on {generation} was measured; wider interval")
+    if step.work.expert_weights:
+        sentences.append("extrapolating: no training step with experts was measured; wider interval")
+    return tuple(sentences)
