@@ -75,6 +75,11 @@ BENCHMARKS: dict[str, Benchmark] = {
         (*_source("estimators", "training", "uncertainty"), "benchmarks/dnn"),
         seed=0,
     ),
+    "scale": Benchmark(
+        "benchmarks.scale.run",
+        "training steps on many GPUs, on sources and generations that were left out",
+        (*_source("estimators/parallelism", "training/decoder_steps.py", "graphs/hf_config"), "benchmarks/scale"),
+    ),
     "memory": Benchmark(
         "benchmarks.memory.run",
         "memory peaks of real steps: predictions, their bound, and the alternatives",

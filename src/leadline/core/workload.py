@@ -274,6 +274,8 @@ class Workload(Frozen):
     optimizer: Optimizer | None = None
     accumulation: int = 1
     recompute: Recompute = Recompute.NONE
+    automatic_layout: bool = False  # True to choose the fastest layout that fits
+    global_batch: int | None = None  # samples of a step over all GPUs, for an automatic layout
     dataset: Dataset = Dataset()
     epochs: float | None = None
     steps: int | None = None

@@ -14,10 +14,10 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Fusion, Phase, Precision, Workload
-from leadline.estimators.parallelism.decoder_work import DecoderWork, read_work
+from leadline.estimators.parallelism.decoder_work import read_work
 from leadline.estimators.parallelism.fabric import Fabric
 from leadline.estimators.parallelism.step_parts import NAMES, step_parts, step_seconds
-from leadline.estimators.parallelism.training_step import AttentionKernel, StepTable, TrainingStep
+from leadline.estimators.parallelism.training_step import StepTable, TrainingStep
 from leadline.estimators.ports import Array, Stored
 from leadline.files.arrays import read_arrays
 from leadline.training.shipped_files import read_shipped
@@ -28,7 +28,9 @@ LEVEL = 0.9
 # Display names of the columns of `log_magnitudes`.
 MAGNITUDES = ("GPUs", "channels", "parameters", "tokens a sequence", "tokens a microbatch")
 # Deviations that no held-out source can test, of logarithms. All are assumptions.
-HOST = 0.5  # launch time of another host: 9 to 50 µs a kernel were seen
+# Coefficients that belong to a cluster: launch times of 9 to 50 µs a kernel were seen, and networks at 40 to 90 % of
+# their rate.
+CLUSTER = {"launch_s": 0.5, "network": 0.35, "data_exposed": 0.35}
 EXPERTS = 0.2  # share of a step in experts, which no training step measured
 UNSEEN = {"products": 0.3, "flash2": 0.25, "flash3": 0.25, "flash1": 0.25}  # GPUs of another generation
 GROWTH = 0.2  # for each e-fold outside the range of the training data
@@ -77,11 +79,14 @@ class DecoderStepModel(Stored):
         return np.maximum(np.maximum(sizes - self.most, self.least - sizes), 0.0)
 
     def _untested(self, steps: Sequence[TrainingStep], slopes: Array) -> Array:
-        """Return the deviations (n,) of what no held-out source tests: hosts, experts, new GPUs, distance."""
+        """Return the deviations (n,) of what no held-out source tests: clusters, experts, new GPUs, distance."""
         new = np.array([step.device.architecture not in self.architectures for step in steps])
         routed = (np.array([step.work.expert_weights for step in steps]) > 0) * 1.0
-        variance = (HOST * slopes[:, NAMES.index("launch_s")]) ** 2 + (EXPERTS * routed) ** 2
-        variance += new * sum((deviation * slopes[:, NAMES.index(name)]) ** 2 for name, deviation in UNSEEN.items())
+
+        def carried(deviations: Mapping[str, float]) -> Array:
+            return np.sum([(size * slopes[:, NAMES.index(name)]) ** 2 for name, size in deviations.items()], axis=0)
+
+        variance = carried(CLUSTER) + (EXPERTS * routed) ** 2 + new * carried(UNSEEN)
         distance = self.times_outside(steps).max(axis=1)
         return np.sqrt(variance + (GROWTH * distance) ** 2)
 
@@ -158,23 +163,10 @@ def make_training_step(workload: Workload, job: TracedJob, device: Device, fabri
         microbatches=microbatches,
         recompute=workload.recompute,
         dtype=PRECISIONS[precision],
+        autocast=precision.autocast,
     )
     per_gpu = fabric.island_bytes_per_s / step.island if fabric.island_bytes_per_s else step.gpu_network_bytes_per_s
-    eager = step.fusion is Fusion.NONE and not precision.autocast
-    return replace(
-        step, gpu_network_bytes_per_s=per_gpu, attention=_attention(work, device, step.fusion),
-        reduced_bytes=2 if eager else 4,
-    )  # fmt: skip
-
-
-def _attention(work: DecoderWork, device: Device, fusion: Fusion) -> AttentionKernel:
-    if work.scores:
-        return AttentionKernel.WRITTEN
-    return (
-        AttentionKernel.FLASH3
-        if fusion is Fusion.LIBRARY and device.architecture != "Ampere"
-        else AttentionKernel.FLASH2
-    )
+    return replace(step, gpu_network_bytes_per_s=per_gpu).with_usual_attention()
 
 
 def predict_decoder_step(

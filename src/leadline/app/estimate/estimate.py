@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from leadline.app.background import report_step
 from leadline.app.estimate.kept_probes import apply_probe, find_probe
-from leadline.app.machines.targets import ResolvedTarget, local_device, resolve_targets
+from leadline.app.machines.targets import ResolvedTarget, ResolvedTargets, local_device, resolve_targets
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Estimate
@@ -113,6 +113,8 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
         Untraceable: the model or script could not be traced.
     """
     places = resolve_targets(tools.catalog, on, workload)
+    if workload.automatic_layout:
+        return _estimate_layouts(workload, tools, places)
     tracer = Tracer(tools, workload)
     # An uncalibrated CPU reuses the graph of a GPU, so GPUs must be traced first.
     accelerators_first = sorted(places.targets, key=lambda place: place.device.kind is DeviceKind.CPU)
@@ -125,6 +127,28 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
         left_out=places.left_out,
         notes=(*tracer.first_job.notes, *probe_notes),
         assumed=_assumed(workload, tracer.first_job),
+    )
+
+
+def _estimate_layouts(workload: Workload, tools: Toolbox, places: ResolvedTargets) -> EstimateAnswer:
+    """Estimate ``workload`` on each target with the fastest layout that fits there."""
+    from leadline.app.estimate.layouts import choose_layout  # noqa: PLC0415 - numpy loads on use
+
+    estimates, tracers = [], []
+    for place in places.targets:
+        choice = choose_layout(workload, tools, place)
+        tracers.append(Tracer(tools, choice.workload))
+        estimate = estimate_targets([place], tracers[-1])[0]
+        reasons = (choice.reason, *estimate.basis.reasons)
+        estimates.append(replace(estimate, basis=replace(estimate.basis, reasons=reasons)))
+    first = tracers[0]
+    return EstimateAnswer(
+        workload=first.workload,
+        graph=_facts(first.workload, first.first_job),
+        estimates=tuple(estimates),
+        left_out=places.left_out,
+        notes=first.first_job.notes,
+        assumed=_assumed(first.workload, first.first_job),
     )
 
 

@@ -85,6 +85,8 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shard_group: int | None = None
     fusion: str | None = None
     overlap: str | None = None
+    layout: str | None = None
+    global_batch: int | None = None
     network: str | None = None
     epochs: float | None = None
     steps: int | None = None

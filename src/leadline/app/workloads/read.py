@@ -223,6 +223,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     launched, _, launched_on_gpus = count_launched_processes(source.argv)
     gpus = options.gpus or launched
     parallelism = read_parallelism(options)
+    _check_layout(options, phase)
     parallelism.copies(gpus)
     precision = _choice(Precision, PRECISION_ALIASES.get(options.precision or "", options.precision), "precision")
     optimizer = _choice(Optimizer, options.optimizer, "optimizer")
@@ -240,6 +241,8 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         optimizer=optimizer,
         accumulation=options.accumulate or 1,
         recompute=_recompute(options),
+        automatic_layout=options.layout == "auto",
+        global_batch=options.global_batch,
         dataset=Dataset(
             samples=options.samples,
             bytes_per_sample=_size(options.bytes_per_sample),
@@ -291,6 +294,21 @@ def read_parallelism(options: WorkloadOptions) -> Parallelism:
         fusion=_choice(Fusion, options.fusion, "fusion"),
         overlap=_choice(Overlap, options.overlap, "overlap"),
     )
+
+
+def _check_layout(options: WorkloadOptions, phase: Phase) -> None:
+    """Refuse an automatic layout beside options that it chooses, and a global batch without it."""
+    if options.layout not in (None, "auto"):
+        raise UnknownName("layout", options.layout, ["auto"])
+    if options.layout is None and options.global_batch is not None:
+        raise InvalidInput("--global-batch is for --layout auto: add it, or give --batch and --accumulate")
+    chosen = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "context_parallel", "expert_parallel",
+              "sharding", "recompute", "checkpointing")  # fmt: skip
+    for name in chosen if options.layout else ():
+        if getattr(options, name) is not None:
+            raise InvalidInput(f"--layout auto chooses --{name.replace('_', '-')}: leave one of them out")
+    if options.layout and phase is not Phase.TRAINING:
+        raise InvalidInput("--layout auto is for training: leave it out of inference")
 
 
 def _recompute(options: WorkloadOptions) -> Recompute:

@@ -53,6 +53,7 @@ class DecoderWork(Frozen):
         sequence: Tokens of a sample.
         attention_flops: FLOPs of the forward pass.
         attention_blocks: Number of attention layers.
+        key_width: Mean width of the keys of an attention layer.
         scores: Elements of all attention scores of the forward pass if they are written to memory; 0 if fused.
         stream_bytes: Bytes that pass through memory in ops on the residual stream, forward and backward.
         inner_bytes: The same in other ops of the layers.
@@ -68,6 +69,7 @@ class DecoderWork(Frozen):
     products: tuple[Product, ...]
     attention_flops: float
     attention_blocks: float
+    key_width: float
     scores: float
     stream_bytes: float
     inner_bytes: float
@@ -133,6 +135,7 @@ def read_work(graph: OpGraph, microbatches: int) -> DecoderWork:
         products=products,
         attention_flops=sum(op.flops * op.count for op in (*fused, *written)) / microbatches,
         attention_blocks=sum(op.count for op in (*fused, *scores)) / microbatches,
+        key_width=_key_width(fused) or float(width),
         scores=float(sum(op.dims["b"] * op.dims["m"] * op.dims["n"] * op.count for op in scores)) / microbatches,
         stream_bytes=traffic["stream"] / microbatches,
         inner_bytes=traffic["inner"] / microbatches,
@@ -141,6 +144,13 @@ def read_work(graph: OpGraph, microbatches: int) -> DecoderWork:
         parameters=float(graph.parameters),
         trained=float(graph.parameters) * trained,
     )
+
+
+def _key_width(fused: list[Op]) -> float:
+    """Return the mean width of keys over attention layers; 0 where no input shows it."""
+    shapes = [(op.inputs[1].shape, op.count) for op in fused if len(op.inputs) > 1 and len(op.inputs[1].shape) == 4]
+    count = sum(times for _, times in shapes)
+    return sum(shape[1] * shape[3] * times for shape, times in shapes) / count if count else 0.0
 
 
 def _product(op: Op, width: int, is_head: bool, microbatches: int) -> Product:

@@ -22,15 +22,18 @@ from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.hardware import Device
-from leadline.core.workload import Fusion, ModelKind, Phase, Recompute, Sharding, Workload
+from leadline.core.workload import Fusion, ModelKind, Phase, Precision, Recompute, Sharding, Workload
 from leadline.estimators.memory.device import PeakMemory
-from leadline.estimators.parallelism.decoder_work import Cut, read_work
+from leadline.estimators.parallelism.decoder_work import Cut, DecoderWork, read_work
 from leadline.estimators.parallelism.fabric import Fabric, Ring, exchange_s, make_ring, sees_collectives
+from leadline.estimators.recent_cache import RecentResults
 
 BUCKET_ELEMENTS = 5 * 10**8  # elements of a bucket of gradients (DeepSpeed's `reduce_bucket_size`)
 AT_ONCE = 2  # layers that are whole at a time: one in use, one on its way
 
 SELECTED = 0.5  # share of the products' outputs that selective recomputation keeps
+# The work and the scores of recent graphs: a search over layouts asks for those of a few graphs again and again.
+_WORKS, _SCORES = RecentResults[DecoderWork](32), RecentResults[int](32)
 
 CategoryBytes = dict[StorageCategory, int]
 
@@ -300,7 +303,8 @@ _MIXED_GRADIENT_BYTES = 4
 
 def _is_mixed(workload: Workload) -> bool:
     """Return whether the framework keeps float32 copies that the traced model does not show."""
-    plan, precision = workload.parallelism, workload.precision
+    default = Precision.BF16 if workload.model.kind is ModelKind.HF_CONFIG else None
+    plan, precision = workload.parallelism, workload.precision or default
     fused = plan.fusion is Fusion.LIBRARY or (plan.fusion is None and plan.divides_layers)
     half = precision is not None and not precision.autocast and precision.compute in ("bfloat16", "float16")
     return fused and half and workload.phase is Phase.TRAINING
@@ -314,7 +318,7 @@ def _held_share(workload: Workload, graph: OpGraph) -> float:
     plan = workload.parallelism
     if plan.expert * plan.pipeline == 1:
         return 1 / plan.tensor
-    work = read_work(graph, 1)
+    work = _WORKS.get(graph, None, lambda: read_work(graph, 1))
     experts = work.expert_weights / max(graph.parameters, 1)
     if plan.expert > 1 and not experts:
         raise InvalidInput("--expert-parallel divides experts, and this model's graph shows none: leave it out")
@@ -332,11 +336,14 @@ def _held_activations(whole_bytes: int, workload: Workload, graph: OpGraph) -> i
     (Korthikanti et al. 2022, table 2).
     """
     plan = workload.parallelism
-    scores = min(_scores_bytes(graph), whole_bytes) if plan.pipeline > 1 else 0
+    held_scores = _SCORES.get(graph, None, lambda: _scores_bytes(graph))
+    scores = min(held_scores, whole_bytes) if plan.pipeline > 1 else 0
     kept = 1 / plan.tensor if plan.sequence else (10 + 24 / plan.tensor) / 34
     layers = float(whole_bytes - scores)
     if workload.recompute is Recompute.SELECTIVE:
-        layers = min(layers, _selected_bytes(graph, workload.accumulation) + _scores_bytes(graph))
+        layers = min(layers, _selected_bytes(graph) + (0 if plan.pipeline > 1 else held_scores))
+    elif _is_mixed(workload) and workload.recompute is Recompute.NONE:
+        layers = min(layers, _library_bytes(graph) + (0 if plan.pipeline > 1 else held_scores))
     layers *= kept / plan.context
     if plan.pipeline == 1:
         return int(layers)
@@ -344,16 +351,31 @@ def _held_activations(whole_bytes: int, workload: Workload, graph: OpGraph) -> i
     return int(max(in_flight * layers / plan.pipeline, layers / plan.pipeline + scores / (plan.tensor * plan.context)))
 
 
-def _selected_bytes(graph: OpGraph, microbatches: int) -> float:
+def _selected_bytes(graph: OpGraph) -> float:
     """Return the activations that selective recomputation keeps of a microbatch.
 
     With written attention, all but its scores (Korthikanti et al. 2022); else every other product's output, attention's
     output and each layer's input (torchtitan).
     """
-    work = read_work(graph, microbatches)
+    work = _WORKS.get(graph, None, lambda: read_work(graph, 1))
     outputs = sum(p.m * p.n * p.count * max(p.experts, 1) for p in work.products if p.cut is not Cut.HEAD)
     stream = 2 * work.attention_blocks * work.tokens * work.width
-    return 2.0 * (stream + (outputs if work.scores else SELECTED * outputs))
+    microbatches = max(sum(p.count for p in work.products if p.cut is Cut.HEAD), 1.0)
+    return 2.0 * (stream + (outputs if work.scores else SELECTED * outputs)) / microbatches
+
+
+def _library_bytes(graph: OpGraph) -> float:
+    """Return the activations that fused layers keep of a microbatch, in 16 bits.
+
+    They are the outputs of the products that are cut along the output, the inputs of the others, and the inputs and
+    outputs of norms: 34 bytes a token and channel for GPT without dropout's masks (Korthikanti et al. 2022).
+    """
+    work = _WORKS.get(graph, None, lambda: read_work(graph, 1))
+    layers = [p for p in work.products if p.cut is not Cut.HEAD]
+    kept = sum(p.m * (p.k if p.cut is Cut.INNER else p.n) * p.count * max(p.experts, 1) for p in layers)
+    norms = 2 * (work.reductions + work.expert_layers) * work.tokens * work.width
+    microbatches = max(sum(p.count for p in work.products if p.cut is Cut.HEAD), 1.0)
+    return 2.0 * (kept + norms + work.scores) / microbatches
 
 
 def _scores_bytes(graph: OpGraph) -> int:

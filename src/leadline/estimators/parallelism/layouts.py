@@ -40,7 +40,7 @@ def candidate_layouts(
     contexts = contexts if work.sequence >= LONG_SEQUENCE else [1]
     for tensor, pipeline, context in product(_powers(island), range(1, min(layers, MOST_STAGES) + 1), contexts):
         parts = tensor * pipeline * context
-        if layers % pipeline or gpus % parts or work.width % (128 * tensor) and tensor > 1:
+        if layers % pipeline or gpus % parts or (tensor > 1 and work.width % (128 * tensor)):
             continue
         replicas = gpus // parts
         if global_batch % replicas:
@@ -52,8 +52,8 @@ def candidate_layouts(
             for chunks in _chunks(layers, pipeline, microbatches):
                 for sharding, recompute in product(_shardings(pipeline, replicas * context), Recompute):
                     plan = Parallelism(
-                        tensor, pipeline, sharding, True, chunks, context, base.context_method, expert,
-                        fusion=base.fusion, overlap=base.overlap,
+                        tensor, pipeline, sharding, virtual=chunks, context=context, expert=expert,
+                        context_method=base.context_method, fusion=base.fusion, overlap=base.overlap,
                     )  # fmt: skip
                     yield Layout(plan, batch, microbatches, recompute)
 

@@ -167,9 +167,11 @@ def _context(p: Coefficients, t: StepTable) -> Array:
     of queries, keys, values and outputs, are not hidden.
     """
     per_byte, hop_s = _ring(p, t, t.context, t.tensor)
-    stream = t.tokens / t.context * t.width * 2 / t.tensor
-    ring = p["exposed"] * 3 * (2 * stream * (t.context - 1) * per_byte + (t.context - 1) * hop_s)
-    all_to_all = 2 * 4 * (stream * (1 - 1 / t.context) * per_byte + hop_s)
+    token_bytes = t.tokens / t.context * 2 / t.tensor
+    keys = 2 * token_bytes * t.key_width
+    ring = p["exposed"] * 3 * (t.context - 1) * (keys * per_byte + hop_s)
+    turned = (2 * token_bytes * t.width + keys) * (1 - 1 / t.context)
+    all_to_all = 2 * (turned * per_byte + 4 * hop_s)
     return np.where(t.context > 1, t.attention_blocks * np.where(t.ulysses, all_to_all, ring), 0.0)
 
 

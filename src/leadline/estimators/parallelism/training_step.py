@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import numpy as np
+from msgspec.structs import replace
 
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
@@ -30,7 +31,7 @@ class TrainingStep(Frozen):
         island: GPUs that the devices' own link joins.
         gpu_network_bytes_per_s: Network of each GPU, in one direction.
         dtype: Dtype of the layers' products.
-        reduced_bytes: Bytes of a gradient on the network.
+        autocast: True if weights and gradients are in float32.
     """
 
     work: DecoderWork
@@ -43,7 +44,7 @@ class TrainingStep(Frozen):
     recompute: Recompute = Recompute.NONE
     attention: AttentionKernel = AttentionKernel.FLASH2
     dtype: str = "bfloat16"
-    reduced_bytes: int = 4
+    autocast: bool = False
 
     @property
     def fusion(self) -> Fusion:
@@ -54,6 +55,17 @@ class TrainingStep(Frozen):
     def overlap(self) -> Overlap:
         """Overlapped communication; by default that of data parallelism."""
         return self.plan.overlap or Overlap.DATA
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Bytes of a gradient on the network: libraries accumulate and reduce them in float32."""
+        return 4 if self.autocast or self.fusion is Fusion.LIBRARY or self.dtype == "float8" else 2
+
+    def with_usual_attention(self) -> "TrainingStep":
+        """Return the step with the attention that its graph and framework use."""
+        modern = self.fusion is Fusion.LIBRARY and self.device.architecture != "Ampere"
+        fused = AttentionKernel.FLASH3 if modern else AttentionKernel.FLASH2
+        return replace(self, attention=AttentionKernel.WRITTEN if self.work.scores else fused)
 
     @property
     def shards(self) -> int:
@@ -124,7 +136,7 @@ class StepTable:
         self.width, self.tokens = column(lambda w: w.width), column(lambda w: w.tokens)
         self.sequence, self.reductions = column(lambda w: w.sequence), column(lambda w: w.reductions)
         self.attention_flops, self.scores = column(lambda w: w.attention_flops), column(lambda w: w.scores)
-        self.attention_blocks = column(lambda w: w.attention_blocks)
+        self.attention_blocks, self.key_width = column(lambda w: w.attention_blocks), column(lambda w: w.key_width)
         self.stream_bytes, self.inner_bytes = column(lambda w: w.stream_bytes), column(lambda w: w.inner_bytes)
         self.head_bytes, self.parameters = column(lambda w: w.head_bytes), column(lambda w: w.parameters)
         self.expert_weights, self.routed = column(lambda w: w.expert_weights), column(lambda w: w.routed_tokens)

@@ -62,6 +62,8 @@ class WorkloadKeywords(TypedDict, total=False):
     shard_group: int
     fusion: str
     overlap: str
+    layout: str
+    global_batch: int
     network: str
     epochs: float
     steps: int

@@ -1,0 +1,149 @@
+"""The fastest layout of a transformer's training that fits: ``--layout auto``."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from msgspec.structs import replace
+
+from leadline.app.background import report_step
+from leadline.app.estimate.estimate import DEFAULT_RISK, Toolbox
+from leadline.app.machines.targets import ResolvedTarget
+from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
+from leadline.core.graph import TracedJob
+from leadline.core.units import format_bytes, format_duration
+from leadline.core.workload import ModelKind, Parallelism, Phase, Recompute, Workload
+from leadline.estimators.gpu_memory_interval import predict_gpu_memory
+from leadline.estimators.memory.device import PeakMemory, job_peak, usable_bytes
+from leadline.estimators.memory.workspaces import Workspaces
+from leadline.estimators.parallelism.division import divide_memory
+from leadline.estimators.parallelism.fabric import Fabric, job_fabric
+from leadline.estimators.parallelism.layouts import LARGEST_BATCH, Layout, candidate_layouts, describe_layout
+from leadline.estimators.parallelism.step_parts import step_seconds
+from leadline.estimators.parallelism.training_step import StepTable, TrainingStep
+from leadline.estimators.recent_cache import RecentResults
+from leadline.estimators.step_time.selection import find_domain
+from leadline.recommendation.memory_fit import check_memory
+from leadline.training.decoder_steps import make_training_step, shipped_step_model
+
+MOST_CHECKED = 400
+"""Layouts whose memory is predicted at most, the fastest first."""
+
+
+class LayoutChoice(Frozen):
+    """The workload with the fastest layout that fits, and the reason."""
+
+    workload: Workload
+    reason: str
+
+
+def choose_layout(workload: Workload, tools: Toolbox, place: ResolvedTarget) -> LayoutChoice:
+    """Return ``workload`` with the layout of the least predicted time whose memory fits at the default risk.
+
+    Raises:
+        InvalidInput: layouts are not predicted for this workload, or none fits.
+    """
+    if workload.model.kind is not ModelKind.HF_CONFIG or workload.phase is not Phase.TRAINING:
+        raise InvalidInput("--layout auto is for training the model of a config.json: leave it out")
+    return _Search(workload, tools, place).best()
+
+
+class _Search:
+    """One search on one place; traces and peaks are made on first use."""
+
+    def __init__(self, workload: Workload, tools: Toolbox, place: ResolvedTarget) -> None:
+        self.workload, self.tools, self.device = workload, tools, place.device
+        node = place.partition.node if place.partition else None
+        nodes = place.target.nodes if node else None
+        self.fabric: Fabric = job_fabric(workload, place.device, nodes, node.network_bytes_per_s if node else None)
+        batch = (workload.batch or 1) * workload.accumulation * workload.parallelism.copies(workload.gpus)
+        self.global_batch = workload.global_batch or batch
+        self._jobs: dict[tuple[int, Recompute], TracedJob] = {}
+        self._peaks = RecentResults[PeakMemory](2 * LARGEST_BATCH)
+
+    def best(self) -> LayoutChoice:
+        """Return the choice."""
+        first = self._step(1)
+        layouts = list(
+            candidate_layouts(
+                first.work, self.workload.parallelism, gpus=self.workload.gpus, global_batch=self.global_batch,
+                island=first.island,
+            )
+        )  # fmt: skip
+        if not layouts:
+            raise InvalidInput(
+                f"no layout divides {self.global_batch} samples a step over {self.workload.gpus} GPUs: give another "
+                "--global-batch"
+            )
+        report_step(f"comparing {len(layouts)} layouts")
+        seconds = self._seconds(layouts)
+        order = np.argsort(seconds, kind="stable")[:MOST_CHECKED]
+        least, chosen = float("inf"), list[int]()
+        for checked, place in enumerate(order.tolist(), 1):
+            needed = self._needed_bytes(layouts[place])
+            least = min(least, needed)
+            if needed <= (usable_bytes(self.workload, self.device) or float("inf")):
+                chosen.append(place)
+            if len(chosen) == 2 or (chosen and checked == len(order)):
+                break
+        if not chosen:
+            raise InvalidInput(
+                f"none of {len(layouts)} layouts fits into {self.workload.gpus} × {self.device.name}: the least memory "
+                f"of a GPU is {format_bytes(least)}; use more GPUs or a smaller --global-batch"
+            )
+        return self._choice(layouts, seconds, chosen, list(order).index(chosen[0]))
+
+    def _choice(
+        self, layouts: Sequence[Layout], seconds: np.ndarray, chosen: Sequence[int], faster: int
+    ) -> LayoutChoice:
+        layout = layouts[chosen[0]]
+        reason = f"layout: {describe_layout(layout)}; the fastest of {len(layouts)} that fits"
+        if faster:
+            reason += f" ({faster} faster ones do not)"
+        if len(chosen) > 1:
+            slower = (
+                f"{format_duration(float(seconds[chosen[1]]))} instead of {format_duration(float(seconds[chosen[0]]))}"
+            )
+            reason += f"; next: {describe_layout(layouts[chosen[1]])} ({slower})"
+        return LayoutChoice(self._variant(layout), reason)
+
+    def _variant(self, layout: Layout) -> Workload:
+        return replace(
+            self.workload, parallelism=layout.plan, batch=layout.batch, accumulation=layout.microbatches,
+            recompute=layout.recompute, automatic_layout=False,
+        )  # fmt: skip
+
+    def _job(self, batch: int, recompute: Recompute) -> TracedJob:
+        """Return the trace of one microbatch on one GPU with the whole model."""
+        kept = Recompute.FULL if recompute is Recompute.FULL else Recompute.NONE
+        if (batch, kept) not in self._jobs:
+            alone = replace(
+                self.workload, gpus=1, parallelism=Parallelism(), batch=batch, accumulation=1, recompute=kept,
+                automatic_layout=False,
+            )  # fmt: skip
+            self._jobs[batch, kept] = self.tools.sources[ModelKind.HF_CONFIG](alone, device_type="cuda")
+        return self._jobs[batch, kept]
+
+    def _step(self, batch: int) -> TrainingStep:
+        """Return the step of one microbatch of ``batch`` samples."""
+        whole = replace(self.workload, parallelism=Parallelism(), batch=batch, accumulation=1)
+        return make_training_step(whole, self._job(batch, Recompute.NONE), self.device, self.fabric)
+
+    def _seconds(self, layouts: Sequence[Layout]) -> np.ndarray:
+        base = {batch: self._step(batch) for batch in sorted({layout.batch for layout in layouts})}
+        steps = [
+            replace(
+                base[layout.batch], plan=layout.plan, microbatches=layout.microbatches, recompute=layout.recompute
+            ).with_usual_attention()
+            for layout in layouts
+        ]  # fmt: skip
+        return step_seconds(shipped_step_model().theta, StepTable(steps))
+
+    def _needed_bytes(self, layout: Layout) -> float:
+        """Return the bytes of GPU memory that a layout needs at the default risk."""
+        job = self._job(layout.batch, layout.recompute)
+        whole = self._peaks.get(job, Workspaces.of(self.device), partial(job_peak, job, self.device))
+        peak = divide_memory(whole, self._variant(layout), job.step)
+        memory = predict_gpu_memory(peak, job.step, find_domain(job.step), self.device)
+        return check_memory("GPU", memory, None, DEFAULT_RISK).needed_bytes
