@@ -32,7 +32,7 @@ MAGNITUDES = ("GPUs", "channels", "parameters", "tokens a sequence", "tokens a m
 # their rate.
 CLUSTER = {"launch_s": 0.5, "network": 0.35, "data_exposed": 0.35}
 EXPERTS = 0.2  # share of a step in experts, which no training step measured
-UNSEEN = {"products": 0.3, "flash2": 0.25, "flash3": 0.25, "flash1": 0.25}  # GPUs of another generation
+NEW_GENERATION, OTHER_VENDOR = 0.15, 0.35  # whole steps on GPUs that no training step ran on
 GROWTH = 0.2  # for each e-fold outside the range of the training data
 
 
@@ -81,12 +81,11 @@ class DecoderStepModel(Stored):
     def _untested(self, steps: Sequence[TrainingStep], slopes: Array) -> Array:
         """Return the deviations (n,) of what no held-out source tests: clusters, experts, new GPUs, distance."""
         new = np.array([step.device.architecture not in self.architectures for step in steps])
+        foreign = np.array([step.device.vendor != "nvidia" for step in steps])
         routed = (np.array([step.work.expert_weights for step in steps]) > 0) * 1.0
-
-        def carried(deviations: Mapping[str, float]) -> Array:
-            return np.sum([(size * slopes[:, NAMES.index(name)]) ** 2 for name, size in deviations.items()], axis=0)
-
-        variance = carried(CLUSTER) + (EXPERTS * routed) ** 2 + new * carried(UNSEEN)
+        cluster = [(size * slopes[:, NAMES.index(name)]) ** 2 for name, size in CLUSTER.items()]
+        variance = np.sum(cluster, axis=0) + (EXPERTS * routed) ** 2
+        variance += np.where(foreign, OTHER_VENDOR, new * NEW_GENERATION) ** 2
         distance = self.times_outside(steps).max(axis=1)
         return np.sqrt(variance + (GROWTH * distance) ** 2)
 

@@ -57,6 +57,11 @@ class TrainingStep(Frozen):
         return self.plan.overlap or Overlap.DATA
 
     @property
+    def half_dtype(self) -> str:
+        """Dtype of the products that are not in 8 bits."""
+        return "float16" if self.dtype == "float16" else "bfloat16"
+
+    @property
     def reduced_bytes(self) -> int:
         """Bytes of a gradient on the network: libraries accumulate and reduce them in float32."""
         return 4 if self.autocast or self.fusion is Fusion.LIBRARY or self.dtype == "float8" else 2
@@ -113,7 +118,7 @@ class StepTable:
         self.reduced_bytes = column(lambda s: s.reduced_bytes)
         self.island, self.network = column(lambda s: s.island), column(lambda s: s.gpu_network_bytes_per_s)
         self.link, self.memory = column(lambda s: link_bytes_per_s(s.device)), column(lambda s: _bandwidth(s.device))
-        self.peak = column(lambda s: _peak(s.device, "bfloat16"))
+        self.peak = column(lambda s: _peak(s.device, s.half_dtype))
         self.float8 = column(lambda s: s.dtype == "float8") > 0
         self.float8_peak = column(lambda s: _peak(s.device, s.dtype))
         self.ampere = column(lambda s: s.device.architecture == "Ampere") > 0
@@ -161,9 +166,7 @@ def link_bytes_per_s(device: Device) -> float:
 
 
 def _peak(device: Device, dtype: str) -> float:
-    peak = device.peak_flops_per_s.get(dtype) or (
-        device.peak_flops_per_s.get("float16") if dtype == "bfloat16" else None
-    )
+    peak = device.peak_flops_per_s.get(dtype)
     if not peak:
         raise InvalidInput(f"{device.name} has no {dtype} peak in the catalog: ask for another number format")
     return peak
@@ -182,7 +185,7 @@ def _kernels(step: TrainingStep) -> float:
 
 
 def _attention_rate(step: TrainingStep) -> float:
-    peak = _peak(step.device, "bfloat16")
+    peak = _peak(step.device, step.half_dtype)
     if step.attention is AttentionKernel.WRITTEN:
         return peak
     return peak * ATTENTION_SHARES[step.attention].get(step.device.architecture or "", OTHER_ATTENTION_SHARE)

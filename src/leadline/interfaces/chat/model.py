@@ -17,12 +17,12 @@ from leadline.interfaces.tools import Tool
 
 DEFAULT_HOST = "http://127.0.0.1:11434"
 DEFAULT_MODEL = "qwen3:8b"
-CONTEXT_TOKENS = 16_384
+CONTEXT_TOKENS = 24_576
 """Context that is requested. Ollama's default of 4,096 is too short for the tools, and it cuts what is too long
 without a word."""
 ANSWER_TOKENS = 3_072
 """Part of the context that is kept for the answer, including what the model thinks before it."""
-LEAST_TOKENS = 12_288
+LEAST_TOKENS = 16_384
 """Shortest context of a model: the tools, the answer, and a question with its result."""
 ANSWER_S = 300.0
 """Longest silence of the server, which may have to load the model first."""
