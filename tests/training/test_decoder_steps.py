@@ -23,11 +23,21 @@ def work(width=WIDTH, experts=0):
     )  # fmt: skip
     weights = sum(product.weights for product in products)
     return DecoderWork(
-        width=width, tokens=TOKENS, sequence=TOKENS, products=products, attention_flops=2.0 * LAYERS * width * TOKENS**2,
-        attention_blocks=LAYERS, key_width=width, scores=0.0, stream_bytes=50.0 * LAYERS * TOKENS * width,
-        inner_bytes=80.0 * LAYERS * TOKENS * width, head_bytes=16.0 * TOKENS * 32000, kernels=60.0 * LAYERS,
-        parameters=weights, trained=weights,
-    )  # fmt: skip
+        width=width,
+        tokens=TOKENS,
+        sequence=TOKENS,
+        products=products,
+        attention_flops=2.0 * LAYERS * width * TOKENS**2,
+        attention_blocks=LAYERS,
+        key_width=width,
+        scores=0.0,
+        stream_bytes=50.0 * LAYERS * TOKENS * width,
+        inner_bytes=80.0 * LAYERS * TOKENS * width,
+        head_bytes=16.0 * TOKENS * 32000,
+        kernels=60.0 * LAYERS,
+        parameters=weights,
+        trained=weights,
+    )
 
 
 STEP = TrainingStep(work(), A100, 8, Parallelism(sharding=Sharding.FULL), gpu_network_bytes_per_s=25e9)

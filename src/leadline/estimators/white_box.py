@@ -19,7 +19,13 @@ from leadline.core.workload import Phase, Workload
 from leadline.estimators import gpu_memory_interval, walltime
 from leadline.estimators.memory.device import PeakMemory, describe_jax_memory, job_peak, usable_bytes
 from leadline.estimators.memory.workspaces import Workspaces
-from leadline.estimators.parallelism.division import DividedStep, describe_exchange_buffers, divide_memory, divide_step
+from leadline.estimators.parallelism.division import (
+    DividedStep,
+    describe_exchange_buffers,
+    divide_memory,
+    divide_step,
+    widen_divided_memory,
+)
 from leadline.estimators.parallelism.fabric import SCALE_SPREAD, Fabric, job_fabric
 from leadline.estimators.parallelism.tensor import tensor_share
 from leadline.estimators.recent_cache import RecentCache, RecentResults
@@ -88,6 +94,7 @@ class WhiteBox(Frozen):
             peak = divide_memory(whole, workload, job.step)
             domain = self._domain(job.step)
             memory = gpu_memory_interval.predict_gpu_memory(peak, job.step, domain, device)
+            memory = widen_divided_memory(memory, workload)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device, usable_bytes(workload, device)))
             reasons.append(gpu_memory_interval.describe_gpu_memory(job.step, domain))

@@ -193,8 +193,8 @@ def _sentences(model: DecoderStepModel, step: TrainingStep) -> tuple[str, ...]:
     """Return the assumptions of a prediction, and where it extrapolates."""
     sentences = []
     if step.plan.fusion is None and step.gpus > 1:
-        usual = {Fusion.LIBRARY: "of Megatron or NeMo", Fusion.NONE: "one by one, as in transformers"}
-        sentences.append(f"assumed: ops between products run {usual[step.fusion]} (set it with --fusion)")
+        usual = {Fusion.LIBRARY: "fused, as in Megatron and NeMo", Fusion.NONE: "not fused, as in transformers"}
+        sentences.append(f"assumed: ops between products are {usual[step.fusion]} (set it with --fusion)")
     outside = model.times_outside([step])[0]
     for name, size, low, high, times in zip(
         MAGNITUDES, log_magnitudes([step])[0], model.least, model.most, outside, strict=True

@@ -236,7 +236,8 @@ def test_the_interval_covers_an_unknown_link_and_the_output_says_so(estimated, v
     words = ("--gpus", str(8 * nodes), "--sharding", "full", "--network", "400Gb/s")
     unknown, known = (estimated(*words, "--on", name) for name in ("chip", "linked"))
     widths = [answer["step_s"]["high"] / answer["step_s"]["low"] for answer in (unknown, known)]
-    assert widths[0] > 1.5 * widths[1]
+    # Between nodes, the network of 400 Gb/s a node decides, whatever the link is.
+    assert widths[0] > (1.5 if nodes == 1 else 0.8) * widths[1]
     said = "assumed link between chip of a node: any, the interval covers 12 to 900 GB/s one way"
     assert [said in answer["basis"]["reasons"] for answer in (unknown, known)] == [True, False]
 
@@ -252,6 +253,6 @@ def test_one_domain_over_several_nodes_is_an_assumption_too(estimated, plan):
 
 def test_a_system_s_own_network_is_used(estimated):
     aws = estimated("--gpus", "64", "--sharding", "full", "--on", "AWS us-east-1:p5.48xlarge")
-    assert not any("assumed" in reason for reason in aws["basis"]["reasons"])
+    assert not any(word in reason for reason in aws["basis"]["reasons"] for word in ("network", "nodes", "link"))
     slow = estimated("--gpus", "64", "--sharding", "full", "--on", "AWS us-east-1:p5.48xlarge", "--network", "100Gb/s")
     assert slow["step_s"]["point"] > 3 * aws["step_s"]["point"]

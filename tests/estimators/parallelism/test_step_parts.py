@@ -130,9 +130,7 @@ def test_what_costs_more_takes_longer(work, less, more):
 
 
 def test_a_pipeline_idles_for_its_stages_less_one_by_its_microbatches(work):
-    few, many = (
-        parts(TrainingStep(work, H100, 8, Parallelism(1, 8), microbatches=count)) for count in (8, 64)
-    )
+    few, many = (parts(TrainingStep(work, H100, 8, Parallelism(1, 8), microbatches=count)) for count in (8, 64))
     assert few["bubble"] == pytest.approx(many["bubble"])
     busy = few["layers"] + few["pipeline"]
     assert few["bubble"] / busy == pytest.approx(7 / 8, rel=0.05)

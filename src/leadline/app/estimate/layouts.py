@@ -17,7 +17,7 @@ from leadline.core.workload import ModelKind, Parallelism, Phase, Recompute, Wor
 from leadline.estimators.gpu_memory_interval import predict_gpu_memory
 from leadline.estimators.memory.device import PeakMemory, job_peak, usable_bytes
 from leadline.estimators.memory.workspaces import Workspaces
-from leadline.estimators.parallelism.division import divide_memory
+from leadline.estimators.parallelism.division import divide_memory, widen_divided_memory
 from leadline.estimators.parallelism.fabric import Fabric, job_fabric
 from leadline.estimators.parallelism.layouts import LARGEST_BATCH, Layout, candidate_layouts, describe_layout
 from leadline.estimators.parallelism.step_parts import step_seconds
@@ -146,4 +146,5 @@ class _Search:
         whole = self._peaks.get(job, Workspaces.of(self.device), partial(job_peak, job, self.device))
         peak = divide_memory(whole, self._variant(layout), job.step)
         memory = predict_gpu_memory(peak, job.step, find_domain(job.step), self.device)
+        memory = widen_divided_memory(memory, self._variant(layout))
         return check_memory("GPU", memory, None, DEFAULT_RISK).needed_bytes

@@ -75,7 +75,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compile: bool | None = None
     gpus: int | None = None
     tensor_parallel: int | None = None
-    sequence_parallel: bool | None = None
+    no_sequence_parallel: bool | None = None
     pipeline_parallel: int | None = None
     virtual_stages: int | None = None
     context_parallel: int | None = None

@@ -274,7 +274,7 @@ def read_parallelism(options: WorkloadOptions) -> Parallelism:
         UnknownName: unknown word of an option.
     """
     needs = (
-        ("virtual_stages", "pipeline_parallel"), ("sequence_parallel", "tensor_parallel"),
+        ("virtual_stages", "pipeline_parallel"), ("no_sequence_parallel", "tensor_parallel"),
         ("context_method", "context_parallel"), ("shard_group", "sharding"),
     )  # fmt: skip
     for name, other in needs:
@@ -285,7 +285,7 @@ def read_parallelism(options: WorkloadOptions) -> Parallelism:
         tensor=options.tensor_parallel or 1,
         pipeline=options.pipeline_parallel or 1,
         sharding=_choice(Sharding, options.sharding, "sharding") or Sharding.NONE,
-        sequence=options.sequence_parallel is not False,
+        sequence=not options.no_sequence_parallel,
         virtual=options.virtual_stages or 1,
         context=options.context_parallel or 1,
         context_method=_choice(ContextMethod, options.context_method, "context method") or ContextMethod.RING,

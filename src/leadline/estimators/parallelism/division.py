@@ -19,6 +19,7 @@ from collections import Counter
 from dataclasses import replace
 
 from leadline.core.errors import InvalidInput
+from leadline.core.estimate import Interval
 from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.hardware import Device
@@ -69,6 +70,18 @@ def _trained_bytes(graph: OpGraph) -> int:
 
 def describe_exchange_buffers(workload: Workload) -> str:
     """Return the assumption about exchange buffers, where a user may have chosen otherwise."""
+    sentences = []
+    if _is_mixed(workload):
+        sentences.append("assumed: float32 gradients and a float32 copy of the weights, as Megatron and NeMo keep them")
+    if workload.parallelism.divides_layers and workload.phase is Phase.TRAINING:
+        interval = f"GPU memory interval of divided models: ×{DIVIDED_LOW:.2f} to ×{DIVIDED_HIGH:.2f}"
+        sentences.append(f"{interval}, the errors on 178 published runs of 3 sources")
+    return "; ".join([*sentences, *filter(None, [_describe_buffers(workload)])])
+
+
+def _describe_buffers(workload: Workload) -> str:
+    if _is_mixed(workload) and workload.parallelism.sharding is not Sharding.FULL:
+        return ""
     if not _has_modelled_buffers(workload):
         return ""
     return {
@@ -299,6 +312,19 @@ def _divide_moment(
 # a float32 copy of the weight besides Adam's two states, where a traced 16-bit model has two states of 2 bytes.
 _MIXED_STATES = 3.0
 _MIXED_GRADIENT_BYTES = 4
+
+
+# Measured over predicted memory of divided models: the 5 % and 95 % quantiles over 178 published runs of nanotron,
+# torchtitan and BigScience (llm_train_scale), each source counting the same.
+DIVIDED_LOW, DIVIDED_HIGH = 0.70, 1.50
+
+
+def widen_divided_memory(memory: Interval, workload: Workload) -> Interval:
+    """Return the interval of a GPU's memory, at least as wide as the errors on divided models where it is one."""
+    if not workload.parallelism.divides_layers or workload.phase is not Phase.TRAINING:
+        return memory
+    low, high = DIVIDED_LOW * memory.point, DIVIDED_HIGH * memory.point
+    return replace(memory, low=min(memory.low, low), high=max(memory.high, high))
 
 
 def _is_mixed(workload: Workload) -> bool:

@@ -52,7 +52,7 @@ class WorkloadKeywords(TypedDict, total=False):
     compile: bool
     gpus: int
     tensor_parallel: int
-    sequence_parallel: bool
+    no_sequence_parallel: bool
     pipeline_parallel: int
     virtual_stages: int
     context_parallel: int
