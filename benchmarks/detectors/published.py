@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.dnn.tables import read_table
+from benchmarks.tables import read_table
 from leadline.core.units import GIB
 
 TABLE, ZOO = "openmmlab_memory", "detectron2_memory"

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from benchmarks.dnn.baselines import boosted_rows, nearest_row
 from benchmarks.dnn.collective_model import ALL_REDUCE, SEND, Collective, CollectiveTimes, fit_collective_times
 from benchmarks.dnn.splits import LEVEL, Array, RefusedSplit, SplitResult, joined_split
-from benchmarks.dnn.tables import Columns, read_table, select_rows
 from benchmarks.normalized_errors import normalize_errors
+from benchmarks.tables import Columns, read_table, select_rows
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.estimators.ports import Predictions

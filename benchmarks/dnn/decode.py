@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.dnn.kernel_data import DEVICES, layer_products, product_op
 from benchmarks.dnn.splits import LEVEL, Array, SplitResult, Texts
-from benchmarks.dnn.tables import Columns, read_table, select_rows
+from benchmarks.tables import Columns, read_table, select_rows
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
 from leadline.estimators.parallelism.tensor import tensor_share

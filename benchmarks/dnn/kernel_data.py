@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.dnn.splits import Array
-from benchmarks.dnn.tables import Columns, read_table, select_rows
+from benchmarks.tables import Columns, read_table, select_rows
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from benchmarks.dnn import decode, transformers
 from benchmarks.dnn.kernel_data import DEVICES as KERNEL_DEVICES
 from benchmarks.dnn.splits import Array, Texts
-from benchmarks.dnn.tables import read_table
 from benchmarks.dnn.transformer_graphs import traced_transformers
 from benchmarks.dnn.vision_graphs import vision_graphs
 from benchmarks.dnn.vision_lab import DEVICES, FOLDS, VisionLab, carried_to, fold_numbers, inference, nearest_setting
 from benchmarks.scale.rows import PER_NODE, scale_rows
+from benchmarks.tables import read_table
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpGraph, TracedJob

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.dnn.tables import read_table
 from benchmarks.dnn.vision_graphs import VISION_GRAPHS, PackedVision, VisionGraph, VisionOp, pack_vision
 from benchmarks.forked_trace import trace_in_forks
+from benchmarks.tables import read_table
 from leadline.core.graph import BYTES_PER_ELEMENT, OpKind, Stage
 
 BATCH = 1031

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.dnn.kernel_data import product_op, streamed_op
-from benchmarks.dnn.tables import Columns, read_table, select_rows
+from benchmarks.tables import Columns, read_table, select_rows
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op, OpGraph, OpKind
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dnn.tables import Columns, read_table, select_rows
 from benchmarks.dnn.vision_graphs import VisionGraphs, vision_graphs
+from benchmarks.tables import Columns, read_table, select_rows
 from leadline.core.graph import Op
 from leadline.estimators.step_time.op_table import OpTable
 

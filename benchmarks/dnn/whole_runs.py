@@ -12,10 +12,10 @@ import numpy.typing as npt
 from benchmarks.dnn.baselines import boosted_rows, nearest_row
 from benchmarks.dnn.run_similarity import WholeRun
 from benchmarks.dnn.splits import LEVEL, Array, SplitResult, joined_split
-from benchmarks.dnn.tables import Columns, read_table
-from benchmarks.dnn.tables import select_rows as rows_of
 from benchmarks.dnn.whole_run_model import fit_run_times
 from benchmarks.normalized_errors import normalize_errors
+from benchmarks.tables import Columns, read_table
+from benchmarks.tables import select_rows as rows_of
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import UnknownName
 from leadline.core.hardware import Device

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.dnn.tables import Columns, read_table
 from benchmarks.memory.bound import ENOUGH, exceeded_left_out
 from benchmarks.results import BenchmarkResult, BenchmarkRow, at_most
+from benchmarks.tables import Columns, read_table
 from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import Toolbox, estimate
 from leadline.catalog.read import TomlCatalog

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.dnn.tables import read_table
 from benchmarks.plane.simulated.cluster import EasyQueue, NodeRequest, SimulatedCluster, SimulatedNode
+from benchmarks.tables import read_table
 from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
 

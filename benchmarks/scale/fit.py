@@ -7,10 +7,10 @@ import numpy.typing as npt
 
 from benchmarks.normalized_errors import normalize_errors
 from benchmarks.scale.rows import ScaleRow
-from leadline.estimators.parallelism.step_parts import DEVIATIONS, STARTS, step_seconds
+from leadline.estimators.parallelism.step_parts import DEVIATIONS, STARTS, log_slopes, step_seconds
 from leadline.estimators.parallelism.training_step import StepTable
 from leadline.estimators.ports import Array
-from leadline.training.decoder_steps import DecoderStepModel, log_magnitudes, log_slopes
+from leadline.training.decoder_steps import DecoderStepModel, log_magnitudes
 
 Mask = npt.NDArray[np.bool_]
 
@@ -54,8 +54,8 @@ def left_out_errors(rows: Sequence[ScaleRow], groups: Sequence[str]) -> tuple[Ar
     names = np.asarray(groups, np.str_)
     errors, spread = np.empty(len(rows)), np.empty(len(rows))
     for name in np.unique(names):
-        held_out = np.flatnonzero(names == name)
-        theta, covariance = fit_coefficients([rows[i] for i in np.flatnonzero(names != name)])
+        held_out = np.flatnonzero(names == name).tolist()
+        theta, covariance = fit_coefficients([rows[i] for i in np.flatnonzero(names != name).tolist()])
         scored = [rows[i] for i in held_out]
         errors[held_out] = log_errors(theta, scored)
         slopes = log_slopes(theta, StepTable([row.step for row in scored]))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from benchmarks.dnn.tables import read_table
+from benchmarks.tables import read_table
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device

@@ -78,7 +78,7 @@ class _Predictions:
 
     def leave_out(self, rows: Sequence[ScaleRow], held_out: Mask) -> None:
         """Predict rows by a model, and by baselines, that were fitted on the others."""
-        known, asked = ([rows[i] for i in np.flatnonzero(mask)] for mask in (~held_out, held_out))
+        known, asked = ([rows[i] for i in np.flatnonzero(mask).tolist()] for mask in (~held_out, held_out))
         self.add(np.flatnonzero(held_out), fit_step_model(known).predict([row.step for row in asked]))
         bounds, measured = bound_seconds(known), np.array([row.elapsed_s for row in known])
         self.roofline[held_out] = bound_seconds(asked) * np.median(measured / bounds)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.dnn.tables import read_table
 from benchmarks.results import BenchmarkRow, at_least, within
+from benchmarks.tables import read_table
 from leadline.app.composition import toolbox
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval

@@ -40,7 +40,7 @@ def work(width=WIDTH, experts=0):
     )
 
 
-STEP = TrainingStep(work(), A100, 8, Parallelism(sharding=Sharding.FULL), gpu_network_bytes_per_s=25e9)
+STEP = TrainingStep(work(), A100, 8, gpu_network_bytes_per_s=25e9).with_plan(Parallelism(sharding=Sharding.FULL))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Fusion, Phase, Precision, Workload
 from leadline.estimators.parallelism.decoder_work import read_work
 from leadline.estimators.parallelism.fabric import Fabric
-from leadline.estimators.parallelism.step_parts import NAMES, step_parts, step_seconds
+from leadline.estimators.parallelism.step_parts import NAMES, log_slopes, step_parts, step_seconds
 from leadline.estimators.parallelism.training_step import StepTable, TrainingStep
 from leadline.estimators.ports import Array, Stored
 from leadline.files.arrays import read_arrays
@@ -87,15 +87,7 @@ class DecoderStepModel(Stored):
         variance = np.sum(cluster, axis=0) + (EXPERTS * routed) ** 2
         variance += np.where(foreign, OTHER_VENDOR, new * NEW_GENERATION) ** 2
         distance = self.times_outside(steps).max(axis=1)
-        return np.sqrt(variance + (GROWTH * distance) ** 2)
-
-
-def log_slopes(theta: Array, table: StepTable) -> Array:
-    """Return the derivatives of the log seconds by each log coefficient (n, k)."""
-    step = 1e-4
-    ahead = [np.log(step_seconds(theta + step * direction, table)) for direction in np.eye(len(theta))]
-    behind = [np.log(step_seconds(theta - step * direction, table)) for direction in np.eye(len(theta))]
-    return np.asarray((np.array(ahead) - np.array(behind)).T / (2 * step), np.float64)
+        return np.asarray(np.sqrt(variance + (GROWTH * distance) ** 2), np.float64)
 
 
 class StepModelErrors(Frozen):
@@ -146,9 +138,9 @@ def make_training_step(workload: Workload, job: TracedJob, device: Device, fabri
         (device.kind is not DeviceKind.GPU, f"covers GPUs only, and {device.name} is none"),
         (precision is None, f"covers {', '.join(each.value for each in PRECISIONS)}, not {declared or 'fp32'}"),
     )
-    for applies, reason in refusals:
-        if applies or precision is None:
-            raise InvalidInput(f"the training-step model {reason}")
+    reason = next((reason for applies, reason in refusals if applies), "")
+    if reason or precision is None:
+        raise InvalidInput(f"the training-step model {reason}")
     microbatches = max(workload.accumulation, job.loop.accumulation)
     work = read_work(job.step, microbatches)
     if not work.attention_blocks:
@@ -157,7 +149,6 @@ def make_training_step(workload: Workload, job: TracedJob, device: Device, fabri
         work=work,
         device=device,
         gpus=workload.gpus,
-        plan=workload.parallelism,
         island=-(-workload.gpus // fabric.islands),
         microbatches=microbatches,
         recompute=workload.recompute,
@@ -165,7 +156,7 @@ def make_training_step(workload: Workload, job: TracedJob, device: Device, fabri
         autocast=precision.autocast,
     )
     per_gpu = fabric.island_bytes_per_s / step.island if fabric.island_bytes_per_s else step.gpu_network_bytes_per_s
-    return replace(step, gpu_network_bytes_per_s=per_gpu).with_usual_attention()
+    return replace(step, gpu_network_bytes_per_s=per_gpu).with_plan(workload.parallelism)
 
 
 def predict_decoder_step(

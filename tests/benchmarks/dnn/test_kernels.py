@@ -12,8 +12,8 @@ from benchmarks.dnn.baselines import METHODS
 from benchmarks.dnn.kernel_data import NAMES, STREAMS, half_timings, product_op, streamed_op, timings
 from benchmarks.dnn.kernel_sweeps import HALF_PLAN, OTHER_PLAN, SWEEP_PLANS, SweepPlan, swept_kernels
 from benchmarks.dnn.kernels import KernelTrust, splits, trusted_model
-from benchmarks.dnn.tables import read_table
 from benchmarks.dnn.transformer_graphs import layer_ops, traced_transformers
+from benchmarks.tables import read_table
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpKind

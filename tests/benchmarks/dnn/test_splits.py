@@ -8,7 +8,7 @@ import pytest
 from benchmarks.dnn.page import tables
 from benchmarks.dnn.run import run
 from benchmarks.dnn.splits import RefusedSplit, SplitResult
-from benchmarks.dnn.tables import read_table, select_rows
+from benchmarks.tables import read_table, select_rows
 from leadline.core.errors import InvalidInput
 
 

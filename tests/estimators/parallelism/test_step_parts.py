@@ -52,6 +52,11 @@ def experts(tmp_path_factory):
     return work_of(tmp_path_factory.mktemp("mixtral"), MIXTRAL)
 
 
+def made(work, gpus=64, plan=None, **changes):
+    """Return a step on H100s with the usual fusion of its layout."""
+    return replace(TrainingStep(work, H100, gpus).with_plan(plan or Parallelism()), **changes)
+
+
 def seconds(step):
     return float(step_seconds(STARTS, StepTable([step]))[0])
 
@@ -95,13 +100,13 @@ def test_a_graph_without_layers_is_refused(tmp_path):
 
 def test_no_step_beats_the_peak(work):
     flops = 6 * (work.layer_weights + 128256 * 4096) * work.tokens + 3 * work.attention_flops
-    for step in (TrainingStep(work, H100, 1), TrainingStep(work, H100, 8, Parallelism(tensor=8))):
+    for step in (made(work, 1), made(work, 8, Parallelism(tensor=8))):
         assert seconds(step) > flops / step.gpus / H100.peak_flops_per_s["bfloat16"]
 
 
 def test_parts_add_up_to_the_step(work):
     plan = Parallelism(2, 4, Sharding.OPTIMIZER, context=2, virtual=2)
-    step = TrainingStep(work, H100, 32, plan, microbatches=16)
+    step = made(work, 32, plan, microbatches=16)
     assert sum(parts(step).values()) == pytest.approx(seconds(step))
     assert all(value >= 0 for value in parts(step).values())
 
@@ -125,12 +130,11 @@ def test_parts_add_up_to_the_step(work):
     ids=lambda change: next(iter(change), "none"),
 )  # fmt: skip
 def test_what_costs_more_takes_longer(work, less, more):
-    step = TrainingStep(work, H100, 64, microbatches=4)
-    assert seconds(replace(step, **less)) < seconds(replace(step, **more))
+    assert seconds(made(work, microbatches=4, **less)) < seconds(made(work, microbatches=4, **more))
 
 
 def test_a_pipeline_idles_for_its_stages_less_one_by_its_microbatches(work):
-    few, many = (parts(TrainingStep(work, H100, 8, Parallelism(1, 8), microbatches=count)) for count in (8, 64))
+    few, many = (parts(made(work, 8, Parallelism(1, 8), microbatches=count)) for count in (8, 64))
     assert few["bubble"] == pytest.approx(many["bubble"])
     busy = few["layers"] + few["pipeline"]
     assert few["bubble"] / busy == pytest.approx(7 / 8, rel=0.05)
@@ -138,28 +142,28 @@ def test_a_pipeline_idles_for_its_stages_less_one_by_its_microbatches(work):
 
 def test_context_parallelism_divides_a_sequence(work):
     ring, ulysses = (
-        parts(TrainingStep(work, H100, 8, Parallelism(context=8, context_method=method, fusion=Fusion.LIBRARY)))
+        parts(made(work, 8, Parallelism(context=8, context_method=method, fusion=Fusion.LIBRARY)))
         for method in ContextMethod
     )
-    alone = parts(TrainingStep(work, H100, 1, Parallelism(fusion=Fusion.LIBRARY)))
+    alone = parts(made(work, 1, Parallelism(fusion=Fusion.LIBRARY)))
     assert 1 / 9 < ring["layers"] / alone["layers"] < 1 / 4
     assert 0 < ring["context"] != ulysses["context"] > 0
 
 
 def test_experts_travel_and_are_shared(experts):
-    together = TrainingStep(experts, H100, 8)
-    spread = replace(together, plan=Parallelism(expert=8))
+    together = made(experts, 8, Parallelism(fusion=Fusion.LIBRARY))
+    spread = made(experts, 8, Parallelism(expert=8))
     assert parts(together)["experts"] == 0
     assert parts(spread)["experts"] > 0
     assert parts(spread)["gradients"] < parts(together)["gradients"]
-    slow = replace(spread, gpus=64, plan=Parallelism(expert=64), gpu_network_bytes_per_s=5e9)
+    slow = made(experts, 64, Parallelism(expert=64), gpu_network_bytes_per_s=5e9)
     assert parts(slow)["experts"] > parts(replace(slow, gpu_network_bytes_per_s=50e9))["experts"]
 
 
 def test_many_layouts_are_the_layouts_one_by_one(work, experts):
     steps = [
-        TrainingStep(work, H100, 64, Parallelism(8, 2, virtual=2), microbatches=8),
-        TrainingStep(experts, H100, 64, Parallelism(expert=8, sharding=Sharding.FULL)),
+        made(work, 64, Parallelism(8, 2, virtual=2), microbatches=8),
+        made(experts, 64, Parallelism(expert=8, sharding=Sharding.FULL)),
         TrainingStep(work, copy(H100, architecture="Ampere"), 8),
     ]
     assert step_seconds(STARTS, StepTable(steps)) == pytest.approx([seconds(step) for step in steps])
@@ -168,7 +172,7 @@ def test_many_layouts_are_the_layouts_one_by_one(work, experts):
 def test_each_coefficient_makes_some_step_longer(work, experts):
     plans = [Parallelism(8, 2, virtual=2, overlap=Overlap.ALL), Parallelism(8, 2, overlap=Overlap.NONE),
              Parallelism(expert=8), Parallelism(sharding=Sharding.FULL, fusion=Fusion.NONE)]  # fmt: skip
-    steps = [TrainingStep(each, H100, 64, plan, dtype=dtype, attention=attention, microbatches=4)
+    steps = [made(each, 64, plan, dtype=dtype, attention=attention, microbatches=4)
              for each in (replace(work, scores=1e9), experts) for plan in plans for dtype in ("bfloat16", "float8")
              for attention in AttentionKernel]  # fmt: skip
     steps += [copy(step, device=copy(H100, architecture="Ampere")) for step in steps[:1]]
@@ -187,4 +191,4 @@ def test_each_coefficient_makes_some_step_longer(work, experts):
 )  # fmt: skip
 def test_what_cannot_be_priced_is_refused(work, change, message):
     with pytest.raises(InvalidInput, match=message):
-        seconds(replace(TrainingStep(work, H100, 64), **change))
+        seconds(made(work, **change))

@@ -136,7 +136,7 @@ def _estimate_layouts(workload: Workload, tools: Toolbox, places: ResolvedTarget
 
     estimates, tracers = [], []
     for place in places.targets:
-        choice = choose_layout(workload, tools, place)
+        choice = choose_layout(workload, tools.sources[workload.model.kind], place, DEFAULT_RISK)
         tracers.append(Tracer(tools, choice.workload))
         estimate = estimate_targets([place], tracers[-1])[0]
         reasons = (choice.reason, *estimate.basis.reasons)

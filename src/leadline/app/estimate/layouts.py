@@ -7,11 +7,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from leadline.app.background import report_step
-from leadline.app.estimate.estimate import DEFAULT_RISK, Toolbox
 from leadline.app.machines.targets import ResolvedTarget
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
+from leadline.core.ports import GraphSource
 from leadline.core.units import format_bytes, format_duration
 from leadline.core.workload import ModelKind, Parallelism, Phase, Recompute, Workload
 from leadline.estimators.gpu_memory_interval import predict_gpu_memory
@@ -22,6 +22,7 @@ from leadline.estimators.parallelism.fabric import Fabric, job_fabric
 from leadline.estimators.parallelism.layouts import LARGEST_BATCH, Layout, candidate_layouts, describe_layout
 from leadline.estimators.parallelism.step_parts import step_seconds
 from leadline.estimators.parallelism.training_step import StepTable, TrainingStep
+from leadline.estimators.ports import Array
 from leadline.estimators.recent_cache import RecentResults
 from leadline.estimators.step_time.selection import find_domain
 from leadline.recommendation.memory_fit import check_memory
@@ -38,22 +39,24 @@ class LayoutChoice(Frozen):
     reason: str
 
 
-def choose_layout(workload: Workload, tools: Toolbox, place: ResolvedTarget) -> LayoutChoice:
-    """Return ``workload`` with the layout of the least predicted time whose memory fits at the default risk.
+def choose_layout(workload: Workload, expand: GraphSource, place: ResolvedTarget, risk: float) -> LayoutChoice:
+    """Return ``workload`` with the layout of the least predicted time whose memory fits at a risk.
+
+    ``expand`` traces a ``config.json``.
 
     Raises:
         InvalidInput: layouts are not predicted for this workload, or none fits.
     """
     if workload.model.kind is not ModelKind.HF_CONFIG or workload.phase is not Phase.TRAINING:
         raise InvalidInput("--layout auto is for training the model of a config.json: leave it out")
-    return _Search(workload, tools, place).best()
+    return _Search(workload, expand, place, risk).best()
 
 
 class _Search:
     """One search on one place; traces and peaks are made on first use."""
 
-    def __init__(self, workload: Workload, tools: Toolbox, place: ResolvedTarget) -> None:
-        self.workload, self.tools, self.device = workload, tools, place.device
+    def __init__(self, workload: Workload, expand: GraphSource, place: ResolvedTarget, risk: float) -> None:
+        self.workload, self.expand, self.device, self.risk = workload, expand, place.device, risk
         node = place.partition.node if place.partition else None
         nodes = place.target.nodes if node else None
         self.fabric: Fabric = job_fabric(workload, place.device, nodes, node.network_bytes_per_s if node else None)
@@ -94,9 +97,7 @@ class _Search:
             )
         return self._choice(layouts, seconds, chosen, list(order).index(chosen[0]))
 
-    def _choice(
-        self, layouts: Sequence[Layout], seconds: np.ndarray, chosen: Sequence[int], faster: int
-    ) -> LayoutChoice:
+    def _choice(self, layouts: Sequence[Layout], seconds: Array, chosen: Sequence[int], faster: int) -> LayoutChoice:
         layout = layouts[chosen[0]]
         reason = f"layout: {describe_layout(layout)}; the fastest of {len(layouts)} that fits"
         if faster:
@@ -122,7 +123,7 @@ class _Search:
                 self.workload, gpus=1, parallelism=Parallelism(), batch=batch, accumulation=1, recompute=kept,
                 automatic_layout=False,
             )  # fmt: skip
-            self._jobs[batch, kept] = self.tools.sources[ModelKind.HF_CONFIG](alone, device_type="cuda")
+            self._jobs[batch, kept] = self.expand(alone, device_type="cuda")
         return self._jobs[batch, kept]
 
     def _step(self, batch: int) -> TrainingStep:
@@ -130,12 +131,12 @@ class _Search:
         whole = replace(self.workload, parallelism=Parallelism(), batch=batch, accumulation=1)
         return make_training_step(whole, self._job(batch, Recompute.NONE), self.device, self.fabric)
 
-    def _seconds(self, layouts: Sequence[Layout]) -> np.ndarray:
+    def _seconds(self, layouts: Sequence[Layout]) -> Array:
         base = {batch: self._step(batch) for batch in sorted({layout.batch for layout in layouts})}
         steps = [
             replace(
-                base[layout.batch], plan=layout.plan, microbatches=layout.microbatches, recompute=layout.recompute
-            ).with_usual_attention()
+                base[layout.batch], microbatches=layout.microbatches, recompute=layout.recompute
+            ).with_plan(layout.plan)
             for layout in layouts
         ]  # fmt: skip
         return step_seconds(shipped_step_model().theta, StepTable(steps))
@@ -147,4 +148,4 @@ class _Search:
         peak = divide_memory(whole, self._variant(layout), job.step)
         memory = predict_gpu_memory(peak, job.step, find_domain(job.step), self.device)
         memory = widen_divided_memory(memory, self._variant(layout))
-        return check_memory("GPU", memory, None, DEFAULT_RISK).needed_bytes
+        return check_memory("GPU", memory, None, self.risk).needed_bytes

@@ -5,7 +5,6 @@ along its inner side, and a reduction follows. Any other product is cut along it
 """
 
 import math
-from collections import Counter
 from enum import StrEnum
 
 from leadline.core.errors import InvalidInput
@@ -159,9 +158,10 @@ def _product(op: Op, width: int, is_head: bool, microbatches: int) -> Product:
     return Product(cut, m, n, k, op.count / microbatches, experts if experts > 1 else 0)
 
 
-def _traffic(graph: OpGraph, width: int, scores: float) -> tuple[Counter[str], float]:
+def _traffic(graph: OpGraph, width: int, scores: float) -> tuple[dict[str, float], float]:
     """Return the bytes of ops that move data, by the tensors they work on, and the number of kernels."""
-    traffic, kernels = Counter[str](), 0.0
+    traffic = {"stream": 0.0, "inner": 0.0, "head": 0.0}
+    kernels = 0.0
     for op in graph.ops:
         if op.stage not in (Stage.FORWARD, Stage.BACKWARD):
             continue

@@ -67,6 +67,14 @@ def step_seconds(theta: Array, table: StepTable) -> Array:
     return np.asarray(sum(step_parts(theta, table).values()))
 
 
+def log_slopes(theta: Array, table: StepTable) -> Array:
+    """Return the derivatives of the log seconds by each log coefficient (n, k)."""
+    step = 1e-4
+    ahead = [np.log(step_seconds(theta + step * direction, table)) for direction in np.eye(len(theta))]
+    behind = [np.log(step_seconds(theta - step * direction, table)) for direction in np.eye(len(theta))]
+    return np.asarray((np.array(ahead) - np.array(behind)).T / (2 * step), np.float64)
+
+
 def step_parts(theta: Array, t: StepTable) -> dict[str, Array]:
     """Return the seconds of each part of n steps, (n,) each; their sum is the step."""
     p = dict(zip(NAMES, np.exp(theta).tolist(), strict=True))

@@ -32,6 +32,8 @@ class TrainingStep(Frozen):
         gpu_network_bytes_per_s: Network of each GPU, in one direction.
         dtype: Dtype of the layers' products.
         autocast: True if weights and gradients are in float32.
+        fusion: Fusion of ops, which ``plan`` may leave open.
+        overlap: Overlapped communication, which ``plan`` may leave open.
     """
 
     work: DecoderWork
@@ -45,16 +47,8 @@ class TrainingStep(Frozen):
     attention: AttentionKernel = AttentionKernel.FLASH2
     dtype: str = "bfloat16"
     autocast: bool = False
-
-    @property
-    def fusion(self) -> Fusion:
-        """Fusion of ops; by default that of the frameworks that can divide layers."""
-        return self.plan.fusion or (Fusion.LIBRARY if self.plan.divides_layers else Fusion.NONE)
-
-    @property
-    def overlap(self) -> Overlap:
-        """Overlapped communication; by default that of data parallelism."""
-        return self.plan.overlap or Overlap.DATA
+    fusion: Fusion = Fusion.NONE
+    overlap: Overlap = Overlap.DATA
 
     @property
     def half_dtype(self) -> str:
@@ -66,6 +60,15 @@ class TrainingStep(Frozen):
         """Bytes of a gradient on the network: libraries accumulate and reduce them in float32."""
         return 4 if self.autocast or self.fusion is Fusion.LIBRARY or self.dtype == "float8" else 2
 
+    def with_plan(self, plan: Parallelism) -> "TrainingStep":
+        """Return the step in another layout, with its fusion, overlap and attention.
+
+        By default ops are fused where layers are divided, as in the frameworks that can do so, and communication of
+        data parallelism overlaps.
+        """
+        fusion = plan.fusion or (Fusion.LIBRARY if plan.divides_layers else Fusion.NONE)
+        return replace(self, plan=plan, fusion=fusion, overlap=plan.overlap or Overlap.DATA).with_usual_attention()
+
     def with_usual_attention(self) -> "TrainingStep":
         """Return the step with the attention that its graph and framework use."""
         modern = self.fusion is Fusion.LIBRARY and self.device.architecture != "Ampere"
@@ -73,10 +76,20 @@ class TrainingStep(Frozen):
         return replace(self, attention=AttentionKernel.WRITTEN if self.work.scores else fused)
 
     @property
+    def replicas(self) -> int:
+        """Number of replicas of the model; ``InvalidInput`` if the GPUs are not divisible by the layout."""
+        plan = self.plan
+        parts = plan.tensor * plan.pipeline * plan.context
+        if self.gpus % parts or self.gpus // parts * plan.context % plan.expert:
+            return plan.copies(self.gpus)  # raises
+        return self.gpus // parts
+
+    @property
     def shards(self) -> int:
         """Number of GPUs that share what is sharded."""
-        replicas = self.plan.copies(self.gpus) * self.plan.context
-        return 1 if self.plan.sharding is Sharding.NONE else self.plan.shard_group or replicas
+        if self.plan.sharding is Sharding.NONE:
+            return 1
+        return self.plan.shard_group or self.replicas * self.plan.context
 
 
 # FLOP/s of causal attention on long sequences with heads of 128, forward and backward together, as shares of the dense
@@ -110,11 +123,11 @@ class StepTable:
         self.tensor, self.pipeline = column(lambda s: s.plan.tensor), column(lambda s: s.plan.pipeline)
         self.context, self.expert = column(lambda s: s.plan.context), column(lambda s: s.plan.expert)
         self.virtual, self.microbatches = column(lambda s: s.plan.virtual), column(lambda s: s.microbatches)
-        self.replicas, self.shards = column(lambda s: s.plan.copies(s.gpus)), column(lambda s: s.shards)
+        self.replicas, self.shards = column(lambda s: s.replicas), column(lambda s: s.shards)
         self.stream_parts = column(lambda s: s.plan.tensor if s.plan.sequence else 1)
         self.ulysses = column(lambda s: s.plan.context_method is ContextMethod.ULYSSES) > 0
         self.gathers = column(lambda s: s.plan.sharding is Sharding.FULL)
-        self.reduces_each = column(lambda s: s.plan.sharding.gathers)
+        self.reduces_each = column(lambda s: s.plan.sharding in (Sharding.GRADIENTS, Sharding.FULL))
         self.reduced_bytes = column(lambda s: s.reduced_bytes)
         self.island, self.network = column(lambda s: s.island), column(lambda s: s.gpu_network_bytes_per_s)
         self.link, self.memory = column(lambda s: link_bytes_per_s(s.device)), column(lambda s: _bandwidth(s.device))
@@ -122,9 +135,8 @@ class StepTable:
         self.float8 = column(lambda s: s.dtype == "float8") > 0
         self.float8_peak = column(lambda s: _peak(s.device, s.dtype))
         self.ampere = column(lambda s: s.device.architecture == "Ampere") > 0
-        self.full, self.selective = (
-            column(lambda s, w=w: s.recompute is w) for w in (Recompute.FULL, Recompute.SELECTIVE)
-        )
+        self.full = column(lambda s: s.recompute is Recompute.FULL)
+        self.selective = column(lambda s: s.recompute is Recompute.SELECTIVE)
         self.fused = column(lambda s: s.fusion is not Fusion.NONE) > 0
         self.kernels = column(_kernels)
         self.kernel = [step.attention for step in steps]
