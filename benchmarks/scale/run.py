@@ -63,7 +63,7 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
         *published_rows(),
         _layout_row(),
     ]
-    return BenchmarkResult("scale", tuple(answers), details=tuple(_details(rows, predictions)))
+    return BenchmarkResult("scale", tuple(answers))
 
 
 def _is_slow(row: ScaleRow) -> bool:
@@ -214,15 +214,3 @@ def _layout_row() -> BenchmarkRow:
         took = time.perf_counter() - began
     return at_most("the fastest layout of a 70B model on 1,024 GPUs", took, 2.0, "s",
                    how=answer.estimates[0].basis.reasons[0])  # fmt: skip
-
-
-def _details(rows: Sequence[ScaleRow], found: _Predictions) -> list[dict[str, object]]:
-    return [
-        {
-            "source": row.source, "model": row.model, "gpus": row.step.gpus, "measured_s": row.elapsed_s,
-            "predicted_s": float(point), "low_s": float(low), "high_s": float(high), "tensor": row.step.plan.tensor,
-            "pipeline": row.step.plan.pipeline, "context": row.step.plan.context, "dtype": row.step.dtype,
-        }
-        for row, point, low, high in zip(rows, found.point, found.low, found.high, strict=True)
-        if np.isfinite(point)
-    ]  # fmt: skip
