@@ -28,7 +28,7 @@ REFUSED = (
 LIMITS = (
     f"{SWEEP}'s runs below {SLOWEST_SWEPT_MFU:g} % of the peak took no part: most are pipelines, 2 to 10 times slower",
     "no training step with experts was measured: 20 % uncertainty is added, an assumption",
-    "an unmeasured GPU generation adds 15 % uncertainty, and another vendor's GPU 35 %, assumptions",
+    "an unmeasured GPU generation adds 15 % uncertainty, and another kind of board or vendor 35 %, assumptions",
     "each e-fold outside the ranges adds 20 % uncertainty, an assumption",
     "data loading, checkpoints, failures and congestion of a shared network are not included",
 )

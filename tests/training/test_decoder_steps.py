@@ -62,8 +62,9 @@ def test_a_step_like_the_measured_ones_has_an_interval_of_two_thirds_to_three_ha
 @pytest.mark.parametrize(
     "change",
     [{"work": work(512)}, {"gpus": 16384}, {"device": TomlCatalog().device("B200 SXM")}, {"work": work(experts=8)},
-     {"device": TomlCatalog().device("MI300X")}],
-    ids=["narrow", "many GPUs", "Blackwell", "experts", "another vendor"],
+     {"device": TomlCatalog().device("MI300X")}, {"device": TomlCatalog().device("A100 PCIe 80GB")},
+     {"device": TomlCatalog().device("RTX 3090")}],
+    ids=["narrow", "many GPUs", "Blackwell", "experts", "another vendor", "a PCIe board", "a desktop GPU"],
 )  # fmt: skip
 def test_what_was_not_measured_has_a_wider_interval(model, change):
     assert width(model, replace(STEP, **change)) > 1.1 * width(model, STEP)

@@ -32,7 +32,9 @@ MAGNITUDES = ("GPUs", "channels", "parameters", "tokens a sequence", "tokens a m
 # their rate.
 CLUSTER = {"launch_s": 0.5, "network": 0.35, "data_exposed": 0.35}
 EXPERTS = 0.2  # share of a step in experts, which no training step measured
-NEW_GENERATION, OTHER_VENDOR = 0.15, 0.35  # whole steps on GPUs that no training step ran on
+# Whole steps on GPUs that no training step ran on: another generation of the same boards, or other boards, whose power
+# limits and links differ, and other vendors'.
+NEW_GENERATION, OTHER_BOARD = 0.15, 0.35
 GROWTH = 0.2  # for each e-fold outside the range of the training data
 
 
@@ -81,13 +83,19 @@ class DecoderStepModel(Stored):
     def _untested(self, steps: Sequence[TrainingStep], slopes: Array) -> Array:
         """Return the deviations (n,) of what no held-out source tests: clusters, experts, new GPUs, distance."""
         new = np.array([step.device.architecture not in self.architectures for step in steps])
-        foreign = np.array([step.device.vendor != "nvidia" for step in steps])
+        foreign = np.array([not is_measured_board(step.device) for step in steps])
         routed = (np.array([step.work.expert_weights for step in steps]) > 0) * 1.0
         cluster = [(size * slopes[:, NAMES.index(name)]) ** 2 for name, size in CLUSTER.items()]
         variance = np.sum(cluster, axis=0) + (EXPERTS * routed) ** 2
-        variance += np.where(foreign, OTHER_VENDOR, new * NEW_GENERATION) ** 2
+        variance += np.where(foreign, OTHER_BOARD, new * NEW_GENERATION) ** 2
         distance = self.times_outside(steps).max(axis=1)
         return np.asarray(np.sqrt(variance + (GROWTH * distance) ** 2), np.float64)
+
+
+def is_measured_board(device: Device) -> bool:
+    """Return whether a GPU is a board of the kind that the training steps ran on, NVIDIA's SXM or a later one."""
+    form = device.form_factor or ""
+    return device.vendor == "nvidia" and form.startswith(("SXM", "superchip"))
 
 
 class StepModelErrors(Frozen):
@@ -199,6 +207,10 @@ def _sentences(model: DecoderStepModel, step: TrainingStep) -> tuple[str, ...]:
     if step.device.architecture not in model.architectures:
         generation = step.device.architecture or step.device.name
         sentences.append(f"extrapolating: no training step on {generation} was measured; wider interval")
+    elif not is_measured_board(step.device):
+        sentences.append(
+            f"extrapolating: training steps were measured on SXM boards, not on {step.device.name}; wider interval"
+        )
     if step.work.expert_weights:
         sentences.append("extrapolating: no training step with experts was measured; wider interval")
     return tuple(sentences)

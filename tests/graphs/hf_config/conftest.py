@@ -5,7 +5,7 @@ import json
 import pytest
 
 from leadline.core.graph import OpKind
-from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.core.workload import ModelKind, ModelSource, Recompute, Workload
 from leadline.estimators.memory.device import peak_memory
 from leadline.graphs.hf_config.expand import expand
 
@@ -17,10 +17,11 @@ SMALL = {**LLAMA_7B, "hidden_size": 256, "intermediate_size": 688, "num_attentio
 
 @pytest.fixture
 def expanded(tmp_path):
-    def run(config, **settings):
+    def run(config, *, checkpointing=False, **settings):
         path = tmp_path / "config.json"
         path.write_text(json.dumps(config))
-        return expand(Workload(ModelSource(ModelKind.HF_CONFIG, str(path)), **settings))
+        recompute = Recompute.FULL if checkpointing else Recompute.NONE
+        return expand(Workload(ModelSource(ModelKind.HF_CONFIG, str(path)), recompute=recompute, **settings))
 
     return run
 

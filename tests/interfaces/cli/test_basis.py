@@ -34,7 +34,7 @@ def test_a_recommendation_names_the_assumed_network_of_each_place_it_shows(print
     text = printed("recommend", *(word for place in places for word in ("--on", place)))
     assert "Why, for A100 SXM4 40GB" in text
     assert "assumed network: 200 Gb/s a GPU, as usual for A100 SXM4 40GB; the interval covers 25 to 200" in text
-    assert "communication that computing does not hide" in text
+    assert "estimated with the training-step model" in text
 
 
 def test_a_recommendation_on_known_networks_assumes_none(printed):

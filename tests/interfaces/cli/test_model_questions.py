@@ -81,8 +81,8 @@ def test_an_estimate_for_one_place_is_one_flat_document(capsys, config):
         assert interval["low"] <= interval["point"] <= interval["high"]
     assert document["cost"] is None
     assert "price" in document["unknown"]["cost"]
-    assert document["basis"]["tier"] == "specs"
-    assert document["estimator"] == "white-box, maker's figures"
+    assert document["basis"]["tier"] == "learned"
+    assert document["estimator"] == "white-box, training-step model"
 
 
 def test_an_estimate_for_the_catalog_lists_every_place_and_names_the_defaults(capsys, config):
@@ -125,7 +125,7 @@ def test_an_unknown_estimator_is_refused_with_the_known_ones(capsys, config):
 def test_the_table_shows_the_basis_of_the_estimate(capsys, config):
     code, out, _ = run(capsys, "estimate", config, "--on", "Perlmutter:regular-gpu80")
     assert code == 0
-    assert "specs tier" in out
+    assert "learned tier" in out
     assert "by default or from the model: phase training, batch 1, precision bf16, optimizer adamw" in out
 
 
