@@ -13,7 +13,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
 from leadline.core.ports import GraphSource
 from leadline.core.units import format_bytes, format_duration
-from leadline.core.workload import ModelKind, Parallelism, Phase, Recompute, Workload
+from leadline.core.workload import Fusion, ModelKind, Parallelism, Phase, Recompute, Workload
 from leadline.estimators.gpu_memory_interval import predict_gpu_memory
 from leadline.estimators.memory.device import PeakMemory, job_peak, usable_bytes
 from leadline.estimators.memory.workspaces import Workspaces
@@ -62,6 +62,9 @@ class _Search:
         self.fabric: Fabric = job_fabric(workload, place.device, nodes, node.network_bytes_per_s if node else None)
         batch = (workload.batch or 1) * workload.accumulation * workload.parallelism.copies(workload.gpus)
         self.global_batch = workload.global_batch or batch
+        # All layouts are compared in one framework, and only libraries have them all.
+        plan = workload.parallelism
+        self.base = replace(plan, fusion=plan.fusion or Fusion.LIBRARY)
         self._jobs: dict[tuple[int, Recompute], TracedJob] = {}
         self._peaks = RecentResults[PeakMemory](2 * LARGEST_BATCH)
 
@@ -70,7 +73,7 @@ class _Search:
         first = self._step(1)
         layouts = list(
             candidate_layouts(
-                first.work, self.workload.parallelism, gpus=self.workload.gpus, global_batch=self.global_batch,
+                first.work, self.base, gpus=self.workload.gpus, global_batch=self.global_batch,
                 island=first.island,
             )
         )  # fmt: skip
@@ -107,6 +110,8 @@ class _Search:
                 f"{format_duration(float(seconds[chosen[1]]))} instead of {format_duration(float(seconds[chosen[0]]))}"
             )
             reason += f"; next: {describe_layout(layouts[chosen[1]])} ({slower})"
+        if self.workload.parallelism.fusion is None:
+            reason += "; assumed: fused ops, as in Megatron and NeMo (set it with --fusion)"
         return LayoutChoice(self._variant(layout), reason)
 
     def _variant(self, layout: Layout) -> Workload:
