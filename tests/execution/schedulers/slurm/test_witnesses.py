@@ -95,7 +95,8 @@ def east(clusters, monkeypatch):
 
 @pytest.fixture
 def folder():
-    with tempfile.TemporaryDirectory(prefix="jobs-") as name:
+    # the wrapper of a job that ended may still write while the folder is removed
+    with tempfile.TemporaryDirectory(prefix="jobs-", ignore_cleanup_errors=True) as name:
         Path(name).chmod(0o777)
         yield PurePosixPath(name, "of an ordinary user")
 
