@@ -1,4 +1,4 @@
-"""Rows about published training runs on several nodes, none of which the estimators were fitted on.
+"""Rows about published training runs on several nodes.
 
 Runs with experts, context parallelism or float8, which no option describes, are left out, and so are runs below a tenth
 of the peak.
