@@ -151,7 +151,9 @@ class Parallelism(Frozen):
     """Partitioning of one model over the GPUs of a job; the remaining factor is data parallelism.
 
     Neighbours are the tensor-parallel GPUs, then the context-parallel ones, then the replicas, then the pipeline
-    stages (Megatron Core's order). Experts are spread over replicas. ``None`` means that the user made no choice.
+    stages (Megatron Core's order). Experts are spread over neighbours of a stage, and none is cut (its
+    ``--expert-tensor-parallel-size 1``); without expert parallelism, tensor parallelism cuts them. ``None`` means that
+    the user made no choice.
     """
 
     tensor: int = 1  # GPUs that share each layer (Megatron's tensor parallelism)
@@ -172,6 +174,11 @@ class Parallelism(Frozen):
         return self.tensor * self.pipeline * self.context
 
     @property
+    def expert_parts(self) -> int:
+        """Number of GPUs of a stage that hold one set of experts."""
+        return self.expert if self.expert > 1 else self.tensor
+
+    @property
     def divides_layers(self) -> bool:
         """True if a replica of the model is spread over several GPUs."""
         return self.parts > 1 or self.expert > 1
@@ -187,10 +194,10 @@ class Parallelism(Frozen):
                 f"{self.parts}"
             )
         copies = gpus // self.parts
-        if copies * self.context % self.expert:
+        if (stage_gpus := gpus // self.pipeline) % self.expert:
             raise InvalidInput(
-                f"experts cannot be spread over {self.expert} of {copies * self.context} replicas: choose a divisor of "
-                "the number of GPUs ÷ (tensor × pipeline)"
+                f"experts cannot be spread over {self.expert} of {stage_gpus} GPUs: choose a divisor of the number of "
+                "GPUs ÷ pipeline stages"
             )
         return copies
 

@@ -200,7 +200,8 @@ def _held_share(workload: Workload, graph: OpGraph) -> float:
     table = max((p.n * p.k for p in work.products if p.cut is Cut.HEAD), default=0) / max(graph.parameters, 1)
     tables = table * max(1, round((1 - experts - work.layer_weights / max(graph.parameters, 1)) / max(table, 1e-9)))
     ends = table if plan.pipeline > 1 else tables
-    return ((1 - experts - tables + experts / plan.expert) / plan.pipeline + ends) / plan.tensor
+    dense = ((1 - experts - tables) / plan.pipeline + ends) / plan.tensor
+    return dense + experts / (plan.pipeline * plan.expert_parts)
 
 
 def _held_activations(whole_bytes: int, workload: Workload, graph: OpGraph) -> int:

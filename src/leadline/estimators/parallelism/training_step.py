@@ -80,7 +80,7 @@ class TrainingStep(Frozen):
         """Number of replicas of the model; ``InvalidInput`` if the GPUs are not divisible by the layout."""
         plan = self.plan
         parts = plan.tensor * plan.pipeline * plan.context
-        if self.gpus % parts or self.gpus // parts * plan.context % plan.expert:
+        if self.gpus % parts or self.gpus // plan.pipeline % plan.expert:
             return plan.copies(self.gpus)  # raises
         return self.gpus // parts
 
@@ -122,6 +122,7 @@ class StepTable:
         self.rows = len(steps)
         self.tensor, self.pipeline = column(lambda s: s.plan.tensor), column(lambda s: s.plan.pipeline)
         self.context, self.expert = column(lambda s: s.plan.context), column(lambda s: s.plan.expert)
+        self.expert_parts = column(lambda s: s.plan.expert_parts)
         self.virtual, self.microbatches = column(lambda s: s.plan.virtual), column(lambda s: s.microbatches)
         self.replicas, self.shards = column(lambda s: s.replicas), column(lambda s: s.shards)
         self.stream_parts = column(lambda s: s.plan.tensor if s.plan.sequence else 1)
