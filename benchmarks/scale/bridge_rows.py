@@ -31,7 +31,8 @@ SYSTEMS = {
     "DGX-GB200": ("GB200 (per GPU)", 400.0), "DGX-GB300": ("GB300 (per GPU)", 800.0),
 }  # fmt: skip
 """Device and Gb/s a GPU of each system: ConnectX-7, and ConnectX-8 in the later ones."""
-PRECISIONS = {"BF16": Precision.BF16, "FP8": Precision.FP8, "FP8-CS": Precision.FP8}
+PRECISIONS = {"BF16": Precision.BF16, "FP8": Precision.FP8, "FP8-CS": Precision.FP8, "FP8-MX": Precision.MXFP8,
+              "MXFP8": Precision.MXFP8, "NVFP4": Precision.NVFP4}  # fmt: skip
 LLAMA = {"model_type": "llama", "num_key_value_heads": 8, "vocab_size": 128256}
 QWEN = {
     "model_type": "qwen3_moe", "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,

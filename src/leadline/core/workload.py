@@ -22,19 +22,26 @@ class Precision(StrEnum):
     BF16 = "bf16"
     AMP_FP16 = "amp-fp16"
     AMP_BF16 = "amp-bf16"
-    FP8 = "fp8"  # bf16 with the layers' products in float8, scaled by tensor
+    # bf16 with the layers' products in fewer bits:
+    FP8 = "fp8"  # float8, scaled by tensor or in large blocks
+    MXFP8 = "mxfp8"  # float8, a scale for each 32 numbers
+    NVFP4 = "nvfp4"  # float4, a scale for each 16 numbers
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if products of layers are in 8 bits or fewer."""
+        return self in (Precision.FP8, Precision.MXFP8, Precision.NVFP4)
 
     @property
     def compute(self) -> str:
         """Dtype of ops: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
-        return {"fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16"}[
-            self.value.removeprefix("amp-")
-        ]
+        words = {"fp32": "float32", "tf32": "tf32", "fp16": "float16"}
+        return words.get(self.value.removeprefix("amp-"), "bfloat16")
 
     @property
     def weights(self) -> str:
         """Dtype of stored parameters."""
-        return self.compute if self in (Precision.FP16, Precision.BF16, Precision.FP8) else "float32"
+        return self.compute if self in (Precision.FP16, Precision.BF16) or self.is_narrow else "float32"
 
     @property
     def autocast(self) -> bool:

@@ -63,15 +63,28 @@ def test_steps_outside_the_whole_step_model_use_kernels(told, change):
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [({"config": MIXTRAL}, "no training step with experts"), ({"device": "MI300X"}, "no training step on CDNA3"),
+    [({"device": "MI300X"}, "no training step on CDNA3"),
      ({"config": {**LLAMA, "hidden_size": 128, "intermediate_size": 256}}, "channels (128) below"),
      ({"gpus": 8192}, "GPUs (8192) above")],
-    ids=["experts", "another vendor", "narrow", "many GPUs"],
+    ids=["another vendor", "narrow", "many GPUs"],
 )  # fmt: skip
 def test_what_was_not_measured_widens_the_interval_and_says_so(told, change, reason):
     usual, found = told(), told(**change)
     assert any(f"extrapolating: {reason}" in sentence for sentence in found.basis.reasons)
     assert found.step_s.high / found.step_s.low > 1.1 * usual.step_s.high / usual.step_s.low
+
+
+def test_experts_widen_the_interval_and_the_reason_is_given(told):
+    usual, found = told(), told(config=MIXTRAL)
+    assert any(sentence.startswith("experts: ") for sentence in found.basis.reasons)
+    assert found.step_s.high / found.step_s.low > 1.2 * usual.step_s.high / usual.step_s.low
+
+
+@pytest.mark.parametrize("precision", ["mxfp8", "nvfp4"])
+def test_scales_of_blocks_need_a_gpu_that_has_them(told, precision):
+    half, narrow = (told(device="B200 SXM", precision=each, fusion="library") for each in ("bf16", precision))
+    assert narrow.step_s.point < half.step_s.point
+    assert "no float4 peak" in told(device="H100 SXM5 80GB", precision="nvfp4").unknown["step_s"]
 
 
 def test_the_layout_of_a_step_is_what_the_options_say(told):

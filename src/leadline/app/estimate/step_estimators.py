@@ -6,7 +6,7 @@ from leadline.core.estimate import EstimatorChoice
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
-from leadline.core.workload import Phase, Precision, Recompute, Workload
+from leadline.core.workload import Phase, Recompute, Workload
 from leadline.estimators.parallelism.fabric import Fabric
 from leadline.estimators.step_time.calibrated_kernels import CalibratedKernels
 from leadline.estimators.step_time.roofline import RooflineKernels
@@ -70,7 +70,8 @@ def predict_decoder_step(workload: Workload, job: TracedJob, device: Device, fab
     Raises:
         InvalidInput: the model does not apply, and no kernel has the precision or recomputation.
     """
-    needed = workload.precision is Precision.FP8 or workload.recompute is Recompute.SELECTIVE
+    narrow = workload.precision is not None and workload.precision.is_narrow
+    needed = narrow or workload.recompute is Recompute.SELECTIVE
     if not needed and (device.kind is not DeviceKind.GPU or workload.phase is not Phase.TRAINING):
         return None
     from leadline.app.estimate.kernel_models import load_adapted_steps  # noqa: PLC0415 - numpy loads on use

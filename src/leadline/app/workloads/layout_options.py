@@ -83,17 +83,20 @@ def read_recompute(options: WorkloadOptions) -> Recompute:
     return recompute or (Recompute.FULL if options.checkpointing else Recompute.NONE)
 
 
-def check_float8(precision: Precision | None, kind: ModelKind, phase: Phase, options: WorkloadOptions) -> None:
-    """Refuse products in 8 bits where no prediction covers them.
+def check_narrow_products(
+    precision: Precision | None, kind: ModelKind, phase: Phase, options: WorkloadOptions
+) -> None:
+    """Refuse products in 8 bits or fewer where no prediction covers them.
 
     Raises:
         InvalidInput: not the training of all weights of a ``config.json``.
     """
-    if precision is not Precision.FP8:
+    if precision is None or not precision.is_narrow:
         return
+    option = f"--precision {precision.value}"
     if phase is not Phase.TRAINING:
-        raise InvalidInput("--precision fp8 is for training: for inference, name a config.json with quantized weights")
+        raise InvalidInput(f"{option} is for training: for inference, name a config.json with quantized weights")
     if options.lora is not None:
-        raise InvalidInput("--precision fp8 trains all weights, but --lora trains adapters: leave one out")
+        raise InvalidInput(f"{option} trains all weights, but --lora trains adapters: leave one out")
     if kind is not ModelKind.HF_CONFIG:
-        raise InvalidInput("--precision fp8 covers the model of a config.json: give another --precision")
+        raise InvalidInput(f"{option} covers the model of a config.json: give another --precision")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from leadline.app.workloads.layout_options import check_float8, check_layout, read_parallelism, read_recompute
+from leadline.app.workloads.layout_options import check_layout, check_narrow_products, read_parallelism, read_recompute
 from leadline.app.workloads.model_function import find_framework
 from leadline.app.workloads.options import (
     OPTION_TABLES,
@@ -213,7 +213,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     check_layout(options, phase)
     parallelism.copies(gpus)
     precision = parse_choice(Precision, PRECISION_ALIASES.get(options.precision or "", options.precision), "precision")
-    check_float8(precision, source.kind, phase, options)
+    check_narrow_products(precision, source.kind, phase, options)
     optimizer = parse_choice(Optimizer, options.optimizer, "optimizer")
     check_optimizer(optimizer, source.kind)
     padding = read_batch_lengths(options, source.kind)

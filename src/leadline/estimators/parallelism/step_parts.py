@@ -22,9 +22,10 @@ from leadline.estimators.ports import Array
 COEFFICIENTS: Mapping[str, tuple[float, float]] = {
     "products_ampere": (0.25, 0.3),
     "products": (0.5, 0.3),  # later GPUs, whose power limits them
-    "products_float8": (0.5, 0.3),
+    "products_narrow": (0.5, 0.3),  # in 8 bits or fewer
     "small": (250.0, 0.4),  # side of a product at which it takes twice as long as at the peak
-    "cast": (1.0, 0.5),  # passes of operands that are scaled and cast to float8
+    "cast": (1.0, 0.5),  # passes of operands that are scaled and cast to 8 bits or fewer
+    "cast_blocks": (2.0, 0.5),  # the same if blocks of them are scaled
     "flash1": (1.0, 0.12),
     "flash2": (1.0, 0.12),
     "flash3": (1.0, 0.12),
@@ -49,7 +50,8 @@ COEFFICIENTS: Mapping[str, tuple[float, float]] = {
     "uneven": (0.6, 0.3),  # share of the head's time that the other stages wait for the last one
     "imbalance": (1.15, 0.1),  # of experts: the busiest GPU's tokens over the mean
     "routing": (10.0, 0.4),  # passes of tokens that are sorted by expert and back
-    "expert_launch_s": (500e-6, 0.5),  # of a layer's routing, sorting and exchanges
+    "expert_launch_s": (2e-3, 0.7),  # of a layer's routing, and waits for the number of tokens of each expert
+    "expert_kernel_s": (20e-6, 0.5),
     "step_s": (0.02, 0.6),
 }
 NAMES = tuple(COEFFICIENTS)
@@ -60,6 +62,9 @@ BACKWARD_ATTENTION = 2.5  # FLOPs of fused attention backward over forward: scor
 BACKWARD = 2.0
 SELECTED = 0.5  # share of the products that selective recomputation repeats where attention is fused (torchtitan)
 LINK_HOP_S = 4e-6
+# Kernels of each expert in a layer, forward and backward: three products for each of two weights, with their casts, as
+# Transformer Engine's GroupedLinear launches them.
+EXPERT_KERNELS = 18
 
 Coefficients = Mapping[str, float]
 
@@ -87,7 +92,8 @@ def step_parts(theta: Array, t: StepTable) -> dict[str, Array]:
     again = t.full * forward + t.selective * np.where(t.written, attention, SELECTED * products + passes / 3)
     device = (1 + BACKWARD) * products + attention + attention_back + passes + again
     launched = t.kernels * (1 + t.full / 3) * p["launch_s"]
-    launched += t.expert_layers * p["expert_launch_s"]
+    expert_kernels = EXPERT_KERNELS * t.most_experts / t.expert
+    launched += t.expert_layers * (p["expert_launch_s"] + expert_kernels * p["expert_kernel_s"])
     launched += np.where(t.tensor > 1, 4 * t.reductions * p["reduction_launch_s"], 0.0)
     computing, gathers = (device**4 + launched**4) ** 0.25, _gathers(p, t)
     layers = (computing**4 + gathers**4) ** 0.25 + p["exposed"] * gathers
@@ -118,9 +124,10 @@ def _products(p: Coefficients, t: StepTable) -> tuple[Array, Array]:
     small = p["small"] * (1 / np.maximum(m, 1.0) + 1 / n + 1 / k)
     flops = 2 * m * n * k
     half = flops / t.peak[:, None] * (1 + beyond + small)
-    eight = flops / t.float8_peak[:, None] * (1 + p["products_float8"] + 2 * small)
-    eight += p["cast"] * m * (n + k) / t.memory[:, None]
-    seconds = np.where(t.float8[:, None] & ~t.is_head, eight, half) * times
+    narrow = flops / t.narrow_peak[:, None] * (1 + p["products_narrow"] + 2 * small)
+    cast = np.where(t.scaled_by_block, p["cast_blocks"], p["cast"])
+    narrow += cast[:, None] * m * (n + k) / t.memory[:, None]
+    seconds = np.where(t.narrow[:, None] & ~t.is_head, narrow, half) * times
     return seconds.sum(1, where=~t.is_head), seconds.sum(1, where=t.is_head)
 
 
@@ -194,7 +201,8 @@ def _all_to_all(p: Coefficients, t: StepTable) -> Array:
     per_byte, hop_s = _ring(p, t, t.expert, np.ones(t.rows))
     moved = 2 * t.routed / (t.context * t.tensor) * t.width * 2 * (1 - 1 / t.expert)
     once = moved * per_byte + 2 * t.expert_layers * hop_s
-    return np.where(t.expert > 1, (2 + t.full) * p["imbalance"] * once, 0.0)
+    shown = np.where(t.overlaps_all, p["tensor_overlapped"], 1.0)
+    return np.where(t.expert > 1, (2 + t.full) * p["imbalance"] * once * shown, 0.0)
 
 
 def _sends(p: Coefficients, t: StepTable) -> Array:

@@ -14,6 +14,10 @@ from leadline.estimators.parallelism.decoder_work import Cut, DecoderWork
 from leadline.estimators.ports import Array
 
 
+# Dtypes of products in 8 bits or fewer, with the peak that bounds them.
+NARROW = {"float8": "float8", "mxfloat8": "float8", "float4": "float4"}
+
+
 class AttentionKernel(StrEnum):
     """The attention that runs."""
 
@@ -58,7 +62,7 @@ class TrainingStep(Frozen):
     @property
     def reduced_bytes(self) -> int:
         """Bytes of a gradient on the network: libraries accumulate and reduce them in float32."""
-        return 4 if self.autocast or self.fusion is Fusion.LIBRARY or self.dtype == "float8" else 2
+        return 4 if self.autocast or self.fusion is Fusion.LIBRARY or self.dtype in NARROW else 2
 
     def with_plan(self, plan: Parallelism) -> "TrainingStep":
         """Return the step in another layout, with its fusion, overlap and attention.
@@ -133,8 +137,9 @@ class StepTable:
         self.island, self.network = column(lambda s: s.island), column(lambda s: s.gpu_network_bytes_per_s)
         self.link, self.memory = column(lambda s: link_bytes_per_s(s.device)), column(lambda s: _bandwidth(s.device))
         self.peak = column(lambda s: _peak(s.device, s.half_dtype))
-        self.float8 = column(lambda s: s.dtype == "float8") > 0
-        self.float8_peak = column(lambda s: _peak(s.device, s.dtype))
+        self.narrow = column(lambda s: s.dtype in NARROW) > 0
+        self.scaled_by_block = column(lambda s: s.dtype in ("mxfloat8", "float4")) > 0
+        self.narrow_peak = column(lambda s: _peak(s.device, NARROW.get(s.dtype, s.dtype)))
         self.ampere = column(lambda s: s.device.architecture == "Ampere") > 0
         self.full = column(lambda s: s.recompute is Recompute.FULL)
         self.selective = column(lambda s: s.recompute is Recompute.SELECTIVE)
@@ -168,6 +173,7 @@ class StepTable:
                 at = row, place
                 self.m[at], self.n[at], self.k[at], self.count[at] = product.m, product.n, product.k, product.count
                 self.experts[at], cuts[at] = product.experts, product.cut.value
+        self.most_experts = self.experts.max(axis=1)
         self.is_head, self.is_inner = cuts == Cut.HEAD.value, cuts == Cut.INNER.value
 
 
