@@ -1,7 +1,8 @@
 """Training steps in the performance summaries of two NVIDIA frameworks, Megatron Bridge and NeMo AutoModel.
 
-The pages of Megatron Bridge (Apache-2.0) are ``docs/performance-summary.md`` and ``docs/performance-summary-archive.md`` of the repository
-NVIDIA-NeMo/Megatron-Bridge. Copies in the data folder have names that end in ``performance-summary*.md``.
+The pages of Megatron Bridge (Apache-2.0) are ``docs/performance-summary.md`` and
+``docs/performance-summary-archive.md`` of the repository NVIDIA-NeMo/Megatron-Bridge. Copies in the data folder have
+names that end in ``performance-summary.md`` and ``performance-summary-archive.md``.
 """
 
 import re

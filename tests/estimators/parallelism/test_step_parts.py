@@ -163,9 +163,7 @@ def test_experts_travel_and_are_shared(experts):
 
 def test_experts_are_spread_over_tensor_parallel_gpus_too(experts):
     """Nobody cuts an expert, so the GPUs of one stage hold the same weights and products in both layouts."""
-    wide, narrow = (
-        parts(made(experts, 8, Parallelism(tensor, expert=8, fusion=Fusion.LIBRARY))) for tensor in (1, 8)
-    )
+    wide, narrow = (parts(made(experts, 8, Parallelism(tensor, expert=8, fusion=Fusion.LIBRARY))) for tensor in (1, 8))
     assert narrow["optimizer"] < wide["optimizer"]
     assert narrow["layers"] < wide["layers"]
     assert narrow["experts"] == pytest.approx(wide["experts"] / 8, rel=0.25)

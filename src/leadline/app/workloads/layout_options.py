@@ -83,9 +83,7 @@ def read_recompute(options: WorkloadOptions) -> Recompute:
     return recompute or (Recompute.FULL if options.checkpointing else Recompute.NONE)
 
 
-def check_narrow_products(
-    precision: Precision | None, kind: ModelKind, phase: Phase, options: WorkloadOptions
-) -> None:
+def check_narrow_products(precision: Precision | None, kind: ModelKind, phase: Phase, options: WorkloadOptions) -> None:
     """Refuse products in 8 bits or fewer where no prediction covers them.
 
     Raises:

@@ -45,7 +45,9 @@ def candidate_layouts(
         replicas = gpus // parts
         if global_batch % replicas:
             continue
-        shares = [size for size in _powers(experts) if experts % size == 0 and (replicas * context * tensor) % size == 0]
+        shares = [
+            size for size in _powers(experts) if experts % size == 0 and (replicas * context * tensor) % size == 0
+        ]
         samples = global_batch // replicas
         for batch, expert in product((size for size in _powers(LARGEST_BATCH) if samples % size == 0), shares or [1]):
             microbatches = samples // batch

@@ -13,7 +13,6 @@ from leadline.core.workload import ContextMethod, Fusion, Overlap, Parallelism, 
 from leadline.estimators.parallelism.decoder_work import Cut, DecoderWork
 from leadline.estimators.ports import Array
 
-
 # Dtypes of products in 8 bits or fewer, with the peak that bounds them.
 NARROW = {"float8": "float8", "mxfloat8": "float8", "float4": "float4"}
 
