@@ -193,8 +193,8 @@ def test_each_coefficient_makes_some_step_longer(work, experts):
     plans = [Parallelism(8, 2, virtual=2, overlap=Overlap.ALL), Parallelism(8, 2, overlap=Overlap.NONE),
              Parallelism(expert=8), Parallelism(sharding=Sharding.FULL, fusion=Fusion.NONE)]  # fmt: skip
     steps = [made(each, 64, plan, dtype=dtype, attention=attention, microbatches=4)
-             for each in (replace(work, scores=1e9), experts) for plan in plans for dtype in ("bfloat16", "float8", "mxfloat8")
-             for attention in AttentionKernel]  # fmt: skip
+             for each in (replace(work, scores=1e9), experts) for plan in plans
+             for dtype in ("bfloat16", "float8", "mxfloat8") for attention in AttentionKernel]  # fmt: skip
     steps += [copy(step, device=copy(H100, architecture="Ampere")) for step in steps[:1]]
     table = StepTable(steps)
     before = step_seconds(STARTS, table)
