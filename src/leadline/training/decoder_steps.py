@@ -16,6 +16,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Fusion, Phase, Precision, Workload
 from leadline.estimators.parallelism.decoder_work import read_work
 from leadline.estimators.parallelism.fabric import Fabric
+from leadline.estimators.parallelism.product_times import ProductCurves
 from leadline.estimators.parallelism.step_parts import NAMES, log_slopes, step_parts, step_seconds
 from leadline.estimators.parallelism.training_step import StepTable, TrainingStep
 from leadline.estimators.ports import Array, Stored
@@ -46,12 +47,13 @@ def log_magnitudes(steps: Sequence[TrainingStep]) -> Array:
 
 
 class DecoderStepModel(Stored):
-    """Log coefficients (k,) with covariance (k, k), and the spread between sources.
+    """Log coefficients (k,) with covariance (k, k), the times of products, and the spread between sources.
 
     ``scores`` are those of errors on sources that the fit had not seen. ``least`` and ``most`` are the log sizes
     (``log_magnitudes``) of the training data, and ``architectures`` those of their GPUs.
     """
 
+    curves: ProductCurves
     theta: Array
     covariance: Array
     noise: float
@@ -66,15 +68,21 @@ class DecoderStepModel(Stored):
         Raises:
             InvalidInput: a device lacks a specification, or the GPUs are not divisible by a layout.
         """
-        table = StepTable(steps)
+        table = StepTable(steps, self.curves)
         point, slopes = step_seconds(self.theta, table), log_slopes(self.theta, table)
         spread = np.sqrt(np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes) + self.noise**2)
         low, high = self.scores.interval(point, spread, level, self._untested(steps, slopes))
         return point, low, high
 
+    def seconds(self, steps: Sequence[TrainingStep]) -> Array:
+        """Return the seconds of n steps (n,) without intervals; errors as in ``predict``."""
+        return step_seconds(self.theta, StepTable(steps, self.curves))
+
     def parts(self, step: TrainingStep) -> dict[str, float]:
         """Return the seconds of each part of one step."""
-        return {name: float(seconds[0]) for name, seconds in step_parts(self.theta, StepTable([step])).items()}
+        return {
+            name: float(seconds[0]) for name, seconds in step_parts(self.theta, StepTable([step], self.curves)).items()
+        }
 
     def times_outside(self, steps: Sequence[TrainingStep]) -> Array:
         """Return the log factor by which each size (n, columns) is outside the training data."""

@@ -25,7 +25,9 @@ from leadline.estimators.parallelism.decoder_work import Cut, read_work
 from leadline.estimators.parallelism.step_parts import NAMES, STARTS, step_parts, step_seconds
 from leadline.estimators.parallelism.training_step import AttentionKernel, StepTable, TrainingStep
 from leadline.graphs.hf_config.expand import expand
+from leadline.training.decoder_steps import shipped_step_model
 
+CURVES = shipped_step_model().curves
 H100 = TomlCatalog().device("H100 SXM5 80GB")
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
          "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256}  # fmt: skip
@@ -58,11 +60,11 @@ def made(work, gpus=64, plan=None, **changes):
 
 
 def seconds(step):
-    return float(step_seconds(STARTS, StepTable([step]))[0])
+    return float(step_seconds(STARTS, StepTable([step], CURVES))[0])
 
 
 def parts(step):
-    return {name: float(values[0]) for name, values in step_parts(STARTS, StepTable([step])).items()}
+    return {name: float(values[0]) for name, values in step_parts(STARTS, StepTable([step], CURVES)).items()}
 
 
 def test_the_work_of_llama_has_its_published_weights_and_flops(work):
@@ -186,7 +188,7 @@ def test_many_layouts_are_the_layouts_one_by_one(work, experts):
         made(experts, 64, Parallelism(expert=8, sharding=Sharding.FULL)),
         TrainingStep(work, copy(H100, architecture="Ampere"), 8),
     ]
-    assert step_seconds(STARTS, StepTable(steps)) == pytest.approx([seconds(step) for step in steps])
+    assert step_seconds(STARTS, StepTable(steps, CURVES)) == pytest.approx([seconds(step) for step in steps])
 
 
 def test_each_coefficient_makes_some_step_longer(work, experts):
@@ -196,7 +198,7 @@ def test_each_coefficient_makes_some_step_longer(work, experts):
              for each in (replace(work, scores=1e9), experts) for plan in plans
              for dtype in ("bfloat16", "float8", "mxfloat8") for attention in AttentionKernel]  # fmt: skip
     steps += [copy(step, device=copy(H100, architecture="Ampere")) for step in steps[:1]]
-    table = StepTable(steps)
+    table = StepTable(steps, CURVES)
     before = step_seconds(STARTS, table)
     for place, name in enumerate(NAMES):
         longer = step_seconds(STARTS + 0.1 * (np.arange(len(NAMES)) == place), table)
