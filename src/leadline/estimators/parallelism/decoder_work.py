@@ -123,7 +123,7 @@ def read_work(graph: OpGraph, microbatches: int) -> DecoderWork:
     tokens = max(product.m for product in products if not product.experts)
     fused = [op for op in forward if op.kind is OpKind.ATTENTION]
     written = [op for op in forward if op.name == BATCHED]
-    scores = [op for op in written if op.dims["n"] >= op.dims["k"]]
+    scores = [op for op in written if writes_scores(op)]
     traffic, kernels = _traffic(graph, width, tokens * head.dims["n"] if head else math.inf)
     trained = (graph.trained_bytes or graph.parameter_bytes) / max(graph.parameter_bytes, 1)
     lengths = [op.dims["q"] for op in fused] + [op.dims["m"] for op in scores]
@@ -143,6 +143,14 @@ def read_work(graph: OpGraph, microbatches: int) -> DecoderWork:
         parameters=float(graph.parameters),
         trained=float(graph.parameters) * trained,
     )
+
+
+def writes_scores(op: Op) -> bool:
+    """Return whether an op is the first product of an attention without a fused kernel.
+
+    The second one sums over the keys, which are mostly more than the width of a head.
+    """
+    return op.name == BATCHED and op.dims["n"] >= op.dims["k"]
 
 
 def _key_width(fused: list[Op]) -> float:

@@ -44,6 +44,8 @@ class FamilyStyle(NamedTuple):
         recent: Files may name the width of a head, fewer heads of keys and values, a sliding window, and a cap.
         pattern: Period of the layers that see all tokens if the others have a window.
         capped: A tanh bounds the scores, which needs unfused attention.
+        kernels: Implementations of attention that transformers has for the family.
+        softmax: That of ``AttentionShape``.
         learned: Offset of learned positions, or ``None`` without them.
         float32: Published checkpoints are mostly in float32, not in 16 bits.
     """
@@ -74,6 +76,8 @@ class FamilyStyle(NamedTuple):
     head_bias: bool = False
     sinks: bool = False
     capped: bool = False
+    kernels: str = "eager sdpa flash"
+    softmax: str = "wide"
     written_out: bool = False
     spread: bool = False
     learned: int | None = None
@@ -141,7 +145,8 @@ def _attention(read: ConfigFields, style: FamilyStyle, hidden: int, heads: int) 
         hidden, heads, kv_heads, head_dim, causal=style.causal, rotary=rotary, query_bias=bias, key_bias=bias,
         out_bias=bias if style.out_bias is None else style.out_bias, query_key_norm=style.query_key_norm,
         fused=style.fused_qkv, spread=style.spread, sinks=style.sinks, capped=capped,
-        written_out=capped or style.sinks or style.written_out, dropout=style.rate(read, "attention_dropout"),
+        written_out=style.written_out, eager=capped or style.sinks, softmax=style.softmax,
+        dropout=style.rate(read, "attention_dropout"),
     )  # fmt: skip
 
 

@@ -11,9 +11,9 @@ from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.units import format_bytes
-from leadline.core.workload import Optimizer, Phase, Precision, Quantization, Workload
+from leadline.core.workload import AttentionKernel, Optimizer, Phase, Precision, Quantization, Workload
 from leadline.files.read import read_input_text
-from leadline.graphs.hf_config.families import read_model_shape
+from leadline.graphs.hf_config.families import read_attention_kernel, read_model_shape, use_attention_kernel
 from leadline.graphs.hf_config.generation import (
     CACHE_BLOCK,
     CacheLayout,
@@ -73,9 +73,16 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     """
     config = read_config(workload.model.reference)
     shape, missing_fields = read_model_shape(_language_model_config(config), workload.model.reference)
+    kernel = workload.attention or read_attention_kernel(config, workload.model.reference)
+    if kernel is not None:
+        shape = use_attention_kernel(shape, kernel)
     if workload.adapters is not None and shape.source is not None:
         raise InvalidInput(f"--lora adapts language models, not this {shape.family}: leave it out")
     choices = _choose(workload, shape, config)
+    if kernel is AttentionKernel.FLASH and choices.precision.compute in ("float32", "tf32"):
+        raise InvalidInput(
+            f"flash attention computes in 16 bits, but --precision is {choices.precision.value}: use --attention sdpa"
+        )
     run = _Run(workload, shape, choices, cuda=device_type == "cuda")
     graph, layout = run.prefill(choices.sequence)
     between = (choices.sequence + choices.longest) // 2
@@ -87,12 +94,14 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         precision=choices.precision.value,
         optimizer=choices.optimizer.value if workload.phase is Phase.TRAINING else None,
     )
-    notes = tuple(_notes(workload, choices, missing_fields, graph))
+    notes = [*_notes(workload, choices, missing_fields, graph)]
+    if kernel is not None and workload.attention is None:
+        notes.append(f"the attention is {kernel.value}, as {workload.model.reference} says; set it with --attention")
     unmeasured = choices.quantization is not None
     if workload.generated is None:
-        return TracedJob(graph, loop, notes=notes, low_confidence=unmeasured, longer=tuple(longer))
+        return TracedJob(graph, loop, notes=tuple(notes), low_confidence=unmeasured, longer=tuple(longer))
     generation = expand_decode_steps(run.decode, layout, choices.sequence, workload.generated)
-    return TracedJob(graph, loop, notes=notes, low_confidence=unmeasured, generation=generation)
+    return TracedJob(graph, loop, notes=tuple(notes), low_confidence=unmeasured, generation=generation)
 
 
 def read_config(reference: str) -> dict[str, Any]:

@@ -4,11 +4,12 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.errors import InvalidInput, UnknownName, excerpt
+from leadline.core.workload import AttentionKernel
 from leadline.graphs.hf_config import decoders, encoders
 from leadline.graphs.hf_config.decoders import FamilyStyle
-from leadline.graphs.hf_config.fields import Config, ConfigFields
-from leadline.graphs.hf_config.shape import ModelShape
+from leadline.graphs.hf_config.fields import Config, ConfigFields, model_values
+from leadline.graphs.hf_config.shape import AttentionShape, EncoderDecoderShape, ModelShape, StackShape
 
 Reader = Callable[[ConfigFields, FamilyStyle], ModelShape]
 
@@ -29,6 +30,59 @@ def read_model_shape(config: Config, reference: str) -> tuple[ModelShape, tuple[
     fields = ConfigFields(config, reference)
     reader, style = FAMILIES[family]
     return reader(fields, style), tuple(dict.fromkeys(fields.assumed))
+
+
+def read_attention_kernel(config: Config, reference: str) -> AttentionKernel | None:
+    """Return the implementation of attention that a configuration names, or ``None`` if it names none.
+
+    Raises:
+        InvalidInput: Leadline does not know the implementation.
+    """
+    named = next(model_values(config, "_attn_implementation", "attn_implementation"), None)
+    if isinstance(named, dict):  # one for each part of a multimodal model; "" is all others
+        named = named.get("text_config", named.get(""))
+    if named is None:
+        return None
+    if named in ("eager", "sdpa"):
+        return AttentionKernel(named)
+    if isinstance(named, str) and ("flash" in named or named == "flex_attention"):
+        return AttentionKernel.FLASH
+    raise InvalidInput(
+        f"{reference} has the attention {excerpt(repr(named))}, which is not estimated: set --attention eager, sdpa or "
+        "flash"
+    )
+
+
+def use_attention_kernel(shape: ModelShape, kernel: AttentionKernel) -> ModelShape:
+    """Return the shape with this implementation of attention in all layers.
+
+    Raises:
+        InvalidInput: transformers has no such implementation for the family.
+    """
+    available = FAMILIES[shape.family][1].kernels.split()
+    if kernel.value not in available:
+        raise InvalidInput(
+            f"transformers has no {kernel.value} attention for {shape.family}: use --attention {' or '.join(available)}"
+        )
+    if isinstance(shape, EncoderDecoderShape):
+        encoder, decoder = (_use_in_stack(stack, kernel) for stack in (shape.encoder, shape.decoder))
+        return shape._replace(encoder=encoder, decoder=decoder)
+    return _use_in_stack(shape, kernel)
+
+
+def _use_in_stack(stack: StackShape, kernel: AttentionKernel) -> StackShape:
+    is_eager = kernel is AttentionKernel.EAGER
+
+    def change(attention: AttentionShape) -> AttentionShape:
+        # The implementations that transformers does not share between families are written out already.
+        eager = is_eager and not attention.written_out and attention.relative is None
+        return attention._replace(eager=eager, written_out=attention.written_out and is_eager)
+
+    layers = (
+        layer._replace(attention=change(layer.attention), cross=None if layer.cross is None else change(layer.cross))
+        for layer in stack.layers
+    )
+    return stack._replace(layers=tuple(layers))
 
 
 READERS: dict[str, Reader] = {

@@ -7,11 +7,11 @@ from leadline.core.graph import OpKind
 from leadline.graphs.hf_config import attention_ops, ops
 from leadline.graphs.hf_config.attention_variants import LatentAttention, RelativeAttention
 from leadline.graphs.hf_config.embeddings import ImageEmbedding, SpeechEmbedding, TokenEmbedding
+from leadline.graphs.hf_config.experts import MixtureOfExperts
 from leadline.graphs.hf_config.modules import (
     AttentionBlock,
     FeedForwardBlock,
     Linear,
-    MixtureOfExperts,
     ModelBuilder,
     Norm,
 )
@@ -32,6 +32,7 @@ class StackContext(NamedTuple):
 
     angles: TapeTensor | None = None  # rotary angles
     bias: TapeTensor | None = None  # bias on the attention scores
+    mask: TapeTensor | None = None  # mask that eager attention adds to its scores
     distances: TapeTensor | None = None  # table of embedded distances
     memory: TapeTensor | None = None  # output of an encoder
     memory_bias: TapeTensor | None = None  # bias on the scores against it
@@ -103,8 +104,8 @@ class TransformerLayer:
         if isinstance(self.attention, RelativeAttention):
             return self.attention(hidden, context.distances)
         if isinstance(self.attention, LatentAttention):
-            return self.attention(hidden, context.angles)
-        return self.attention(hidden, context.angles, None, context.bias)
+            return self.attention(hidden, context.angles, context.mask)
+        return self.attention(hidden, context.angles, None, context.bias, context.mask)
 
     def _add_residual(self, hidden: TapeTensor, mixed: TapeTensor) -> TapeTensor:
         """Add the output of one half to its input."""
@@ -155,8 +156,9 @@ class Tower:
         rotated = attention.rotary if attention.latent is None else attention.latent.rotary
         angles = tape.new((batch, sequence, rotated), self.builder.dtype) if rotated else None
         distances = self.distance_norm(self.distances) if self.distances and self.distance_norm else self.distances
-        context = StackContext(angles, self._bias(sequence), distances, memory, memory_bias)
-        del angles, distances
+        bias, mask = self._bias(sequence), self._mask(batch, sequence)
+        context = StackContext(angles, bias, mask, distances, memory, memory_bias)
+        del angles, bias, mask, distances
         embedded = self.embedding(batch, sequence)  # held until the last layer has run, as its owner holds it
         hidden = self._run_layers(embedded, context)
         del embedded
@@ -181,6 +183,14 @@ class Tower:
     def table(self) -> TapeTensor | None:
         """The embedding of tokens, or ``None`` for images and sounds."""
         return self.embedding.table if isinstance(self.embedding, TokenEmbedding) else None
+
+    def _mask(self, batch: int, sequence: int) -> TapeTensor | None:
+        """Make the mask of eager attention, which a bias includes."""
+        builder, attention = self.builder, self.shape.layers[0].attention
+        if not (attention.eager and attention.causal) or self.buckets is not None:
+            return None
+        past = builder.past[0].tensor.shape[2] if builder.past else 0
+        return attention_ops.causal_mask(builder.tape, batch, sequence, past + sequence, builder.dtype)
 
     def _bias(self, sequence: int) -> TapeTensor | None:
         if self.buckets is None:

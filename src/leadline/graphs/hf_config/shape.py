@@ -39,6 +39,9 @@ class AttentionShape(NamedTuple):
         sinks: Each head has a learned score beside those of the tokens.
         capped: A tanh bounds the scores.
         written_out: The scores are computed op by op and held, without a fused kernel.
+        eager: As transformers' ``eager_attention_forward`` does, with a mask that is added and copies between axes.
+        softmax: How such scores become probabilities: ``wide`` (in float32), ``own`` (in the scores' type), or ``bare``
+            (the same, without a cast to the values' type).
         dropout: Dropout of such scores.
     """
 
@@ -58,6 +61,8 @@ class AttentionShape(NamedTuple):
     sinks: bool = False
     capped: bool = False
     written_out: bool = False
+    eager: bool = False
+    softmax: str = "wide"
     latent: LatentAttentionShape | None = None
     relative: RelativeAttentionShape | None = None
     dropout: float = 0.0
