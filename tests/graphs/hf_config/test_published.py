@@ -7,6 +7,7 @@ import pytest
 from leadline.core.graph import OpKind
 from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Workload
 from leadline.graphs.hf_config.expand import expand
+from leadline.graphs.hf_config.families import FAMILIES
 
 CAUSAL, MASKED = "AutoModelForCausalLM", "AutoModelForMaskedLM"
 CLASSES, PAIR = "AutoModelForSequenceClassification", "AutoModelForSeq2SeqLM"
@@ -146,6 +147,21 @@ def test_published_models_have_their_published_parameters(tmp_path, family, para
     path.write_text(json.dumps({"model_type": family, **sizes}))
     source = ModelSource(ModelKind.HF_CONFIG, str(path))
     assert parameters == expand(Workload(source, sequence=16, phase=Phase.INFERENCE)).step.parameters
+
+
+RECENT = [family for family, (_, style) in FAMILIES.items() if style.recent and style.defaults.get("hidden")]
+
+
+@pytest.mark.parametrize("family", RECENT)
+def test_a_file_without_sizes_has_the_defaults_of_its_class(tmp_path, family):
+    transformers = pytest.importorskip("transformers", reason="compares with Hugging Face's implementations")
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": family}))
+    workload = Workload(ModelSource(ModelKind.HF_CONFIG, str(path)), sequence=16, phase=Phase.INFERENCE)
+    assert expand(workload).step.parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
 @pytest.mark.slow

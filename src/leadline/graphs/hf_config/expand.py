@@ -95,6 +95,8 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         optimizer=choices.optimizer.value if workload.phase is Phase.TRAINING else None,
     )
     notes = [*_notes(workload, choices, missing_fields, graph)]
+    if config.get("num_nextn_predict_layers"):
+        notes.append("the layers for multi-token prediction are not counted: transformers does not load them")
     if kernel is not None and workload.attention is None:
         notes.append(f"the attention is {kernel.value}, as {workload.model.reference} says; set it with --attention")
     unmeasured = choices.quantization is not None
