@@ -170,9 +170,12 @@ def clone_both_ways(tape: Tape, source: TapeTensor, *, forward: bool = True) -> 
     return tape.node_op(result, source, "clone", OpKind.COPY)
 
 
-def causal_mask(tape: Tape, batch: int, q: int, kv: int, dtype: str) -> TapeTensor:
+def causal_mask(tape: Tape, batch: int, q: int, kv: int, dtype: str, *, window: bool = False) -> TapeTensor:
     """Make the mask that eager attention adds to its scores: (batch, 1, q, kv), without a gradient."""
     allowed = tape.compute("le", OpKind.ELEMENTWISE, [], (batch, 1, q, kv), "bool")
+    if window:
+        near = tape.compute("gt", OpKind.ELEMENTWISE, [], allowed.shape, "bool")
+        tape.op("bitwise_and", OpKind.ELEMENTWISE, [allowed, near], [allowed])
     return tape.compute("where", OpKind.ELEMENTWISE, [allowed], allowed.shape, dtype)
 
 

@@ -132,7 +132,7 @@ def read_stack(read: ConfigFields, style: FamilyStyle) -> StackShape:
         LayerShape(attention._replace(window=window), feed, style.layout, style.norm, rate)
         for window, feed in zip(windows, feeds, strict=True)
     )
-    return _stack(read, style, layers, vocab)._replace(positions=positions)
+    return decoder_stack(read, style, layers, vocab)._replace(positions=positions)
 
 
 def _attention(read: ConfigFields, style: FamilyStyle, hidden: int, heads: int) -> AttentionShape:
@@ -206,7 +206,8 @@ def _sparse_layers(read: ConfigFields, layers: int) -> list[bool]:
     return [layer not in excepted and (layer + 1) % step == 0 for layer in range(layers)]
 
 
-def _stack(read: ConfigFields, style: FamilyStyle, layers: tuple[LayerShape, ...], vocab: int) -> StackShape:
+def decoder_stack(read: ConfigFields, style: FamilyStyle, layers: tuple[LayerShape, ...], vocab: int) -> StackShape:
+    """Return a decoder of these layers, with the embedding and the head that the file describes."""
     tied = read.flag("tie_word_embeddings", default=style.tied)
     return StackShape(
         family=read.family,
@@ -262,7 +263,7 @@ def deepseek(read: ConfigFields, style: FamilyStyle) -> StackShape:
     first = experts["first"] if first is None else first
     feeds = [dense if layer < first else expert for layer in range(layers)]
     stack = tuple(LayerShape(attention, feed, norm="rms") for feed in feeds)
-    return _stack(read, style, stack, style.size(read, "vocab"))
+    return decoder_stack(read, style, stack, style.size(read, "vocab"))
 
 
 def opt(read: ConfigFields, style: FamilyStyle) -> StackShape:

@@ -99,7 +99,10 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         notes.append("the layers for multi-token prediction are not counted: transformers does not load them")
     if kernel is not None and workload.attention is None:
         notes.append(f"the attention is {kernel.value}, as {workload.model.reference} says; set it with --attention")
-    unmeasured = choices.quantization is not None
+    has_states = isinstance(shape, StackShape) and any(layer.attention.state_space for layer in shape.layers)
+    if has_states:
+        notes.append("assumed: state-space layers run the kernels of mamba-ssm; no measured step has such layers")
+    unmeasured = choices.quantization is not None or has_states
     if workload.generated is None:
         return TracedJob(graph, loop, notes=tuple(notes), low_confidence=unmeasured, longer=tuple(longer))
     generation = expand_decode_steps(run.decode, layout, choices.sequence, workload.generated)

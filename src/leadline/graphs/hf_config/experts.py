@@ -18,8 +18,11 @@ class MixtureOfExperts:
     def __init__(self, builder: ModelBuilder, hidden: int, shape: FeedForwardShape) -> None:
         self.tape, self.shape = builder.tape, shape
         self.router = Linear(builder, shape.experts, hidden, bias=shape.router_bias, plain=True)
+        width = shape.latent or hidden
+        self.narrow = Linear(builder, width, hidden, bias=shape.bias, name="fc1_latent_proj") if shape.latent else None
         with builder.scope("experts"):
-            self.experts = FeedForwardBlock(builder, hidden, shape._replace(fused=True), experts=shape.experts)
+            self.experts = FeedForwardBlock(builder, width, shape._replace(fused=True), experts=shape.experts)
+        self.widen = Linear(builder, hidden, width, bias=shape.bias, name="fc2_latent_proj") if shape.latent else None
         shared_shape = shape._replace(width=shape.shared, bias=False, fused=False)
         with builder.scope("shared_experts"):
             self.shared = FeedForwardBlock(builder, hidden, shared_shape) if shape.shared else None
@@ -30,9 +33,11 @@ class MixtureOfExperts:
         """Return the weighted sum of the outputs of each token's experts."""
         shape, tape = self.shape, self.tape
         weights = route(tape, self.router(hidden), shape.used)
-        chosen = gather_expert_tokens(tape, hidden, shape.experts, shape.used)
-        total = combine_expert_outputs(tape, self.experts(chosen), weights, hidden.shape)
-        del chosen
+        tokens = hidden if self.narrow is None else self.narrow(hidden)
+        chosen = gather_expert_tokens(tape, tokens, shape.experts, shape.used)
+        total = combine_expert_outputs(tape, self.experts(chosen), weights, tokens.shape)
+        del chosen, tokens
+        total = total if self.widen is None else self.widen(total)
         if self.shared is None:
             return total
         shared_output = self.shared(hidden)

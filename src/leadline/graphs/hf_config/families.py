@@ -6,7 +6,7 @@ from pathlib import Path
 
 from leadline.core.errors import InvalidInput, UnknownName, excerpt
 from leadline.core.workload import AttentionKernel
-from leadline.graphs.hf_config import decoders, encoders
+from leadline.graphs.hf_config import decoders, encoders, hybrids
 from leadline.graphs.hf_config.decoders import FamilyStyle
 from leadline.graphs.hf_config.fields import Config, ConfigFields, model_values
 from leadline.graphs.hf_config.shape import AttentionShape, EncoderDecoderShape, ModelShape, StackShape
@@ -98,6 +98,8 @@ READERS: dict[str, Reader] = {
     "t5": encoders.t5,
     "bart": encoders.bart,
     "whisper": encoders.whisper,
+    "mamba2": hybrids.mamba2,
+    "nemotron_h": hybrids.nemotron_h,
 }
 """Readers of the families that take more than their style to read."""
 

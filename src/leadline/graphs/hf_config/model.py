@@ -1,5 +1,6 @@
 """Whole models on a tape: embedding, stacks of transformer layers, and head."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -24,7 +25,10 @@ from leadline.graphs.hf_config.shape import (
     ModelShape,
     StackShape,
 )
+from leadline.graphs.hf_config.state_space import StateSpaceBlock
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
+
+Attention = AttentionBlock | LatentAttention | RelativeAttention | StateSpaceBlock
 
 
 class StackContext(NamedTuple):
@@ -32,7 +36,7 @@ class StackContext(NamedTuple):
 
     angles: TapeTensor | None = None  # rotary angles
     bias: TapeTensor | None = None  # bias on the attention scores
-    mask: TapeTensor | None = None  # mask that eager attention adds to its scores
+    masks: Mapping[bool, TapeTensor] = {}  # masks that eager attention adds to its scores, without and with a window
     distances: TapeTensor | None = None  # table of embedded distances
     memory: TapeTensor | None = None  # output of an encoder
     memory_bias: TapeTensor | None = None  # bias on the scores against it
@@ -44,23 +48,30 @@ class TransformerLayer:
     def __init__(self, builder: ModelBuilder, shape: LayerShape) -> None:
         self.builder, self.shape = builder, shape
         hidden = shape.attention.hidden
-        with builder.scope("self_attn"):
-            self.attention = make_attention(builder, shape.attention)
+        single = shape.layout == "single"
+        self.attention: Attention | None = None
+        if not (single and shape.feed_forward):
+            with builder.scope("self_attn"):
+                self.attention = make_attention(builder, shape.attention)
         with builder.scope("cross_attn"):
             self.cross = AttentionBlock(builder, shape.cross) if shape.cross is not None else None
         self.cross_norm = Norm(builder, shape.norm, hidden) if shape.cross is not None else None
-        feed_forward = shape.feed_forward
-        block = MixtureOfExperts if feed_forward.experts else FeedForwardBlock
-        with builder.scope("mlp"):
-            self.feed_forward = block(builder, hidden, feed_forward)
-        count = {"sandwich": 4, "parallel": 1}.get(shape.layout, 2)
+        self.feed_forward: FeedForwardBlock | MixtureOfExperts | None = None
+        if shape.feed_forward is not None:
+            block = MixtureOfExperts if shape.feed_forward.experts else FeedForwardBlock
+            with builder.scope("mlp"):
+                self.feed_forward = block(builder, hidden, shape.feed_forward)
+        count = {"sandwich": 4, "parallel": 1, "single": 1}.get(shape.layout, 2)
         self.norms = [
             Norm(builder, shape.norm, hidden) if position or shape.first_norm else None for position in range(count)
         ]
 
     def __call__(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
         """Return the output of the layer, with the shape of ``hidden``."""
-        runs = {"parallel": self._parallel, "parallel2": self._parallel, "post": self._post, "after": self._after}
+        runs = {
+            "parallel": self._parallel, "parallel2": self._parallel, "post": self._post, "after": self._after,
+            "single": self._single,
+        }  # fmt: skip
         return runs.get(self.shape.layout, self._pre)(hidden, context)
 
     def _pre(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
@@ -73,7 +84,7 @@ class TransformerLayer:
             mixed = self.cross(self.cross_norm(hidden), None, context.memory, context.memory_bias)
             hidden = self._add_residual(hidden, mixed)
             del mixed
-        mixed = self.feed_forward(self._norm(1, hidden))
+        mixed = self._feed(self._norm(1, hidden))
         mixed = self._norm(3, mixed) if sandwich else mixed
         return self._add_residual(hidden, mixed)
 
@@ -85,27 +96,41 @@ class TransformerLayer:
             mixed = ops.dropout(tape, self.cross(hidden, None, context.memory, context.memory_bias), rate)
             hidden = self.cross_norm(ops.add(tape, hidden, mixed))
         del mixed
-        mixed = ops.dropout(tape, self.feed_forward(hidden), rate)
+        mixed = ops.dropout(tape, self._feed(hidden), rate)
         return self._norm(1, ops.add(tape, hidden, mixed))
 
     def _after(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
         hidden = self._add_residual(hidden, self._norm(0, self._attend(hidden, context)))
-        return self._add_residual(hidden, self._norm(1, self.feed_forward(hidden)))
+        return self._add_residual(hidden, self._norm(1, self._feed(hidden)))
 
     def _parallel(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
         tape, rate = self.builder.tape, self.shape.dropout
         first = self._norm(0, hidden)
         second = self._norm(1, hidden) if self.shape.layout == "parallel2" else first
         mixed = ops.dropout(tape, self._attend(first, context), rate)
-        feed_output = ops.dropout(tape, self.feed_forward(second), rate)
+        feed_output = ops.dropout(tape, self._feed(second), rate)
         return ops.add(tape, ops.add(tape, feed_output, mixed), hidden)
 
+    def _single(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
+        tape = self.builder.tape
+        normal = self._norm(0, tape.cast(hidden, self.builder.dtype))
+        mixed = self._attend(normal, context) if self.feed_forward is None else self._feed(normal)
+        return self._add_residual(tape.cast(hidden, "float32") if self.shape.wide_residual else hidden, mixed)
+
+    def _feed(self, hidden: TapeTensor) -> TapeTensor:
+        return hidden if self.feed_forward is None else self.feed_forward(hidden)
+
     def _attend(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
+        if self.attention is None:
+            return hidden
+        if isinstance(self.attention, StateSpaceBlock):
+            return self.attention(hidden)
         if isinstance(self.attention, RelativeAttention):
             return self.attention(hidden, context.distances)
         if isinstance(self.attention, LatentAttention):
-            return self.attention(hidden, context.angles, context.mask)
-        return self.attention(hidden, context.angles, None, context.bias, context.mask)
+            return self.attention(hidden, context.angles, context.masks.get(False))
+        mask = context.masks.get(bool(self.shape.attention.window))
+        return self.attention(hidden, context.angles, None, context.bias, mask)
 
     def _add_residual(self, hidden: TapeTensor, mixed: TapeTensor) -> TapeTensor:
         """Add the output of one half to its input."""
@@ -117,10 +142,10 @@ class TransformerLayer:
         return hidden if norm is None else norm(hidden)
 
 
-def make_attention(
-    builder: ModelBuilder, shape: AttentionShape
-) -> AttentionBlock | LatentAttention | RelativeAttention:
+def make_attention(builder: ModelBuilder, shape: AttentionShape) -> Attention:
     """Make the attention block of a shape."""
+    if shape.state_space is not None:
+        return StateSpaceBlock(builder, shape.hidden, shape.state_space)
     if shape.latent is not None:
         return LatentAttention(builder, shape, shape.latent)
     if shape.relative is not None:
@@ -156,9 +181,9 @@ class Tower:
         rotated = attention.rotary if attention.latent is None else attention.latent.rotary
         angles = tape.new((batch, sequence, rotated), self.builder.dtype) if rotated else None
         distances = self.distance_norm(self.distances) if self.distances and self.distance_norm else self.distances
-        bias, mask = self._bias(sequence), self._mask(batch, sequence)
-        context = StackContext(angles, bias, mask, distances, memory, memory_bias)
-        del angles, bias, mask, distances
+        bias, masks = self._bias(sequence), self._masks(batch, sequence)
+        context = StackContext(angles, bias, masks, distances, memory, memory_bias)
+        del angles, bias, masks, distances
         embedded = self.embedding(batch, sequence)  # held until the last layer has run, as its owner holds it
         hidden = self._run_layers(embedded, context)
         del embedded
@@ -184,13 +209,16 @@ class Tower:
         """The embedding of tokens, or ``None`` for images and sounds."""
         return self.embedding.table if isinstance(self.embedding, TokenEmbedding) else None
 
-    def _mask(self, batch: int, sequence: int) -> TapeTensor | None:
-        """Make the mask of eager attention, which a bias includes."""
-        builder, attention = self.builder, self.shape.layers[0].attention
-        if not (attention.eager and attention.causal) or self.buckets is not None:
-            return None
-        past = builder.past[0].tensor.shape[2] if builder.past else 0
-        return attention_ops.causal_mask(builder.tape, batch, sequence, past + sequence, builder.dtype)
+    def _masks(self, batch: int, sequence: int) -> dict[bool, TapeTensor]:
+        """Make the masks of eager attention, with and without a window. A bias includes its mask."""
+        builder, shapes = self.builder, [layer.attention for layer in self.shape.layers]
+        if not (shapes[0].eager and shapes[0].causal) or self.buckets is not None:
+            return {}
+        tokens = sequence + max((cached.tensor.shape[2] for cached in builder.past), default=0)
+        return {
+            window: attention_ops.causal_mask(builder.tape, batch, sequence, tokens, builder.dtype, window=window)
+            for window in sorted({bool(shape.window) for shape in shapes if shape.state_space is None})
+        }
 
     def _bias(self, sequence: int) -> TapeTensor | None:
         if self.buckets is None:

@@ -27,6 +27,39 @@ class RelativeAttentionShape(NamedTuple):
     fused: bool = False
 
 
+class StateSpaceShape(NamedTuple):
+    """A Mamba-2 mixer, which has the place of attention."""
+
+    heads: int
+    head_dim: int
+    state: int  # numbers of the state for each channel
+    groups: int  # groups of heads that share their inputs' and outputs' projections
+    kernel: int  # tokens that the convolution spans
+    chunk: int  # tokens that are mixed by products; states pass between chunks
+    bias: bool = False
+    kernel_bias: bool = True
+
+    @property
+    def inner(self) -> int:
+        """Width of the mixed tokens."""
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Width of what the convolution passes: tokens, and their inputs' and outputs' projections."""
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def projected(self) -> int:
+        """Width of the first projection: a gate, what is convolved, and a step for each head."""
+        return self.inner + self.convolved + self.heads
+
+    def chunks(self, sequence: int) -> tuple[int, int]:
+        """Return the tokens of a chunk and the number of chunks of a sequence."""
+        chunk = min(self.chunk, sequence)
+        return chunk, -(-sequence // chunk)
+
+
 class AttentionShape(NamedTuple):
     """One attention block.
 
@@ -65,6 +98,7 @@ class AttentionShape(NamedTuple):
     softmax: str = "wide"
     latent: LatentAttentionShape | None = None
     relative: RelativeAttentionShape | None = None
+    state_space: StateSpaceShape | None = None
     dropout: float = 0.0
 
     @property
@@ -91,6 +125,7 @@ class FeedForwardShape(NamedTuple):
     router_bias: bool = False
     shared: int = 0  # width of a block that every token passes beside its experts, or 0
     shared_gate: bool = False  # the output of that block is weighted
+    latent: int = 0  # width of a projection of the tokens that experts work on, or 0
     dropout: float = 0.0  # dropout inside the block
 
 
@@ -99,19 +134,22 @@ class LayerShape(NamedTuple):
 
     Attributes:
         layout: ``pre`` (norms before each half), ``sandwich`` (before and after), ``after`` (only after, inside the
-            residual), ``post`` (after the residual, as BERT), ``parallel`` (one norm, both halves at once) or
-            ``parallel2`` (a norm for each).
+            residual), ``post`` (after the residual, as BERT), ``parallel`` (one norm, both halves at once),
+            ``parallel2`` (a norm for each) or ``single`` (one norm and one half: the feed-forward block if there is
+            one, else attention).
+        wide_residual: The residual stream is in float32.
         norm: One of the kinds of ``Norm``.
         first_norm: False if the layer has no first norm.
     """
 
     attention: AttentionShape
-    feed_forward: FeedForwardShape
+    feed_forward: FeedForwardShape | None
     layout: str = "pre"
     norm: str = "layer"
     dropout: float = 0.0
     cross: AttentionShape | None = None
     first_norm: bool = True
+    wide_residual: bool = False
 
 
 class HeadShape(NamedTuple):
