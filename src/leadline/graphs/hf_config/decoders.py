@@ -124,7 +124,7 @@ def read_stack(read: ConfigFields, style: FamilyStyle) -> StackShape:
     attention = _attention(read, style, hidden, heads)
     count = style.size(read, "layers")
     feeds = _feed_forwards(read, style, hidden, count)
-    windows = [None] * count
+    windows: list[int | None] = [None] * count
     if style.recent:
         windows = read.windows(count, pattern=style.pattern, default=style.window, used=style.windowed)
     rate = style.rate(read, "dropout")

@@ -13,6 +13,7 @@ from leadline.graphs.hf_config.shape import (
 
 LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Letters of ``hybrid_override_pattern``."""
+NOTHING = FeedForwardShape(0)
 NAMES = {"linear_attention": "mamba", "full_attention": "attention"}
 """Newer names of kinds of layers."""
 
@@ -34,7 +35,7 @@ def mamba2(read: ConfigFields, style: FamilyStyle) -> StackShape:
             "correct num_heads, head_dim or expand"
         )
     layer = LayerShape(
-        AttentionShape(hidden, mixer.heads, mixer.heads, mixer.head_dim, state_space=mixer), None, "single", "rms",
+        AttentionShape(hidden, mixer.heads, mixer.heads, mixer.head_dim, state_space=mixer), NOTHING, "single", "rms",
         wide_residual=read.flag("residual_in_fp32", default=True),
     )  # fmt: skip
     return decoder_stack(read, style, (layer,) * style.size(read, "layers"), style.size(read, "vocab"))
@@ -62,9 +63,9 @@ def nemotron_h(read: ConfigFields, style: FamilyStyle) -> StackShape:
     wide = read.flag("residual_in_fp32", default=False)
     kinds = _kinds(read)
     layers = {
-        "mamba": LayerShape(mamba, None), "attention": LayerShape(attention, None),
+        "mamba": LayerShape(mamba, NOTHING), "attention": LayerShape(attention, NOTHING),
         "mlp": LayerShape(attention, _feed_forward(read, style)),
-        "moe": LayerShape(attention, _experts(read, style)) if "moe" in kinds else LayerShape(attention, None),
+        "moe": LayerShape(attention, _experts(read, style)) if "moe" in kinds else LayerShape(attention, NOTHING),
     }  # fmt: skip
     stack = tuple(layers[kind]._replace(layout="single", norm="rms-wide", wide_residual=wide) for kind in kinds)
     return decoder_stack(read, style, stack, style.size(read, "vocab"))

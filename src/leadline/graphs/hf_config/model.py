@@ -50,14 +50,14 @@ class TransformerLayer:
         hidden = shape.attention.hidden
         single = shape.layout == "single"
         self.attention: Attention | None = None
-        if not (single and shape.feed_forward):
+        if not (single and shape.feed_forward.width):
             with builder.scope("self_attn"):
                 self.attention = make_attention(builder, shape.attention)
         with builder.scope("cross_attn"):
             self.cross = AttentionBlock(builder, shape.cross) if shape.cross is not None else None
         self.cross_norm = Norm(builder, shape.norm, hidden) if shape.cross is not None else None
         self.feed_forward: FeedForwardBlock | MixtureOfExperts | None = None
-        if shape.feed_forward is not None:
+        if shape.feed_forward.width:
             block = MixtureOfExperts if shape.feed_forward.experts else FeedForwardBlock
             with builder.scope("mlp"):
                 self.feed_forward = block(builder, hidden, shape.feed_forward)

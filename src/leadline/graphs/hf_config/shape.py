@@ -143,7 +143,7 @@ class LayerShape(NamedTuple):
     """
 
     attention: AttentionShape
-    feed_forward: FeedForwardShape | None
+    feed_forward: FeedForwardShape  # none if it has no width
     layout: str = "pre"
     norm: str = "layer"
     dropout: float = 0.0
