@@ -78,6 +78,9 @@ def _use_in_stack(stack: StackShape, kernel: AttentionKernel) -> StackShape:
         eager = is_eager and not attention.written_out and attention.relative is None
         return attention._replace(eager=eager, written_out=attention.written_out and is_eager)
 
+    vision = stack.vision
+    if vision is not None:
+        stack = stack._replace(vision=vision._replace(tower=_use_in_stack(vision.tower, kernel)))
     layers = (
         layer._replace(attention=change(layer.attention), cross=None if layer.cross is None else change(layer.cross))
         for layer in stack.layers

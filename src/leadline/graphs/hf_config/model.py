@@ -7,7 +7,13 @@ from typing import NamedTuple
 from leadline.core.graph import OpKind
 from leadline.graphs.hf_config import attention_ops, ops
 from leadline.graphs.hf_config.attention_variants import LatentAttention, RelativeAttention
-from leadline.graphs.hf_config.embeddings import ImageEmbedding, SpeechEmbedding, TokenEmbedding
+from leadline.graphs.hf_config.embeddings import (
+    ImageEmbedding,
+    ImageProjector,
+    SpeechEmbedding,
+    TokenEmbedding,
+    place_images,
+)
 from leadline.graphs.hf_config.experts import MixtureOfExperts
 from leadline.graphs.hf_config.modules import (
     AttentionBlock,
@@ -172,9 +178,17 @@ class Tower:
         self.project_out = Linear(builder, narrow, shape.hidden, bias=False) if narrow else None
 
     def __call__(
-        self, batch: int, sequence: int, memory: TapeTensor | None = None, memory_bias: TapeTensor | None = None
+        self,
+        batch: int,
+        sequence: int,
+        memory: TapeTensor | None = None,
+        memory_bias: TapeTensor | None = None,
+        images: TapeTensor | None = None,
     ) -> TapeTensor:
-        """Return hidden states (batch, tokens, width). Images and sounds have their own number of tokens."""
+        """Return hidden states (batch, tokens, width). Images and sounds have their own number of tokens.
+
+        Projected ``images`` take the place of some tokens.
+        """
         tape, shape = self.builder.tape, self.shape
         sequence = sequence if shape.source is None else shape.source.tokens
         attention = shape.layers[0].attention
@@ -185,8 +199,9 @@ class Tower:
         context = StackContext(angles, bias, masks, distances, memory, memory_bias)
         del angles, bias, masks, distances
         embedded = self.embedding(batch, sequence)  # held until the last layer has run, as its owner holds it
-        hidden = self._run_layers(embedded, context)
-        del embedded
+        hidden = embedded if images is None else place_images(tape, embedded, images)
+        hidden = self._run_layers(hidden, context)
+        del embedded, images
         if self.final_norm is not None:
             hidden = self.final_norm(hidden)
         hidden = ops.dropout(tape, hidden, shape.final_dropout)
@@ -311,6 +326,11 @@ class TransformerModel:
         if isinstance(shape, EncoderDecoderShape):
             self.encoder = Tower(builder, shape.encoder)
             self.cross_bias_heads = stack.layers[0].attention.heads if shape.cross_bias else 0
+        self.vision: tuple[Tower, ImageProjector] | None = None
+        if stack.vision is not None:
+            with builder.scope("vision_tower"):
+                tower = Tower(builder, stack.vision.tower)
+            self.vision = tower, ImageProjector(builder, stack.hidden, stack.vision)
         self.tower = Tower(builder, stack, self.encoder.table if self.encoder else None)
         width = stack.embedding if stack.project_out else stack.hidden
         self.head = ModelHead(builder, width, shape.head, self.tower.table)
@@ -323,7 +343,12 @@ class TransformerModel:
             memory = self.encoder(batch, sequence)
             if self.cross_bias_heads:
                 bias = tape.new((1, self.cross_bias_heads, sequence, memory.shape[1]), memory.dtype)
-        hidden = self.tower(batch, sequence, memory, bias)
+        images = None
+        if self.vision is not None and not self.builder.past:
+            tower, project = self.vision
+            images = project(tower(batch, 0))
+        hidden = self.tower(batch, sequence, memory, bias, images)
+        del images
         if self.builder.last_only:
             hidden = hidden.view(batch, 1, hidden.shape[2])
         scores = self.head(hidden)
@@ -343,5 +368,5 @@ def _embedding(
     if shape.source is None:
         return TokenEmbedding(builder, shape, table)
     if isinstance(shape.source, ImageShape):
-        return ImageEmbedding(builder, shape.hidden, shape.source, shape.dropout)
+        return ImageEmbedding(builder, shape, shape.source)
     return SpeechEmbedding(builder, shape.hidden, shape.source, shape.dropout)

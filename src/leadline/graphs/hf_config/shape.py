@@ -174,6 +174,7 @@ class ImageShape(NamedTuple):
     patch: int
     channels: int
     extra: int = 1
+    bias: bool = True  # of the patches' product
 
     @property
     def tokens(self) -> int:
@@ -214,6 +215,20 @@ class StackShape(NamedTuple):
     relative_norm: bool = False
     dropout: float = 0.0
     final_dropout: float = 0.0
+    vision: "VisionShape | None" = None  # images whose tokens take the place of some of the text's
+
+
+class VisionShape(NamedTuple):
+    """A tower of images and the projector of its output into a language model: ``tokens`` for each image.
+
+    The projector is two linear layers around an ``activation``, or without one a mean over patches, an RMS norm and a
+    product.
+    """
+
+    tower: StackShape
+    tokens: int
+    activation: str = ""
+    bias: bool = False
 
 
 class EncoderDecoderShape(NamedTuple):
