@@ -103,6 +103,8 @@ def unfused_attention(
     wide = bool(tape.autocast) or softmax_type == "wide"
     probabilities = softmax(tape, tape.cast(scores, "float32") if wide else scores)
     del scores
+    if sinks is not None:
+        probabilities = _drop_sinks(tape, probabilities)
     if softmax_type != "bare":
         probabilities = tape.cast(probabilities, value.dtype)
     probabilities = ops.dropout(tape, probabilities, dropout)
@@ -221,11 +223,18 @@ def split_last_axis(tape: Tape, fused: TapeTensor, widths: tuple[int, ...]) -> l
 
 
 def _join_sinks(tape: Tape, scores: TapeTensor, sinks: TapeTensor) -> TapeTensor:
-    """Join each row of scores with its head's sink. The softmax drops it, so the width stays."""
-    result = tape.compute("cat", OpKind.COPY, [scores, sinks], scores.shape, scores.dtype)
-    slot, shape = scores.slot, scores.shape
+    """Join each row of scores with its head's sink, less the row's maximum. The softmax drops the sink."""
+    joined = tape.compute("cat", OpKind.COPY, [scores, sinks], scores.shape, scores.dtype)
+    slot, shape, rows = scores.slot, scores.shape, (*scores.shape[:3], 1)
+    most = tape.compute("max", OpKind.REDUCTION, [joined], rows, scores.dtype, flops=joined.elements)
+    result = tape.pointwise("sub", joined, most)
+    del joined, most
 
     def backward(gradient: TapeTensor) -> None:
+        reduced = tape.sum_to(gradient, rows, gradient.dtype)
+        spread = tape.compute("value_selecting_reduction_backward", OpKind.INDEX, [reduced], shape, gradient.dtype)
+        gradient = tape.pointwise("add", gradient, spread)
+        del reduced, spread
         if sinks.slot is not None:
             sink_gradient = tape.sum_to(gradient, sinks.shape, sinks.dtype, StorageCategory.GRADIENT)
             tape.send(sinks.slot, sink_gradient)
@@ -233,6 +242,12 @@ def _join_sinks(tape: Tape, scores: TapeTensor, sinks: TapeTensor) -> TapeTensor
         tape.send(slot, back)
 
     return tape.node(result, backward, scores, sinks)
+
+
+def _drop_sinks(tape: Tape, probabilities: TapeTensor) -> TapeTensor:
+    """Return a view of the probabilities without those of the sinks."""
+    result = probabilities.view(*probabilities.shape)
+    return tape.node_op(result, probabilities, "slice_backward", OpKind.COPY, dtype=probabilities.dtype)
 
 
 def _attention_kernel(dtype: str, *, cuda: bool, plain: bool) -> str:
