@@ -16,6 +16,9 @@ HYBRID = {"model_type": "nemotron_h", "hidden_size": HIDDEN, "hybrid_override_pa
           "mamba_num_heads": HEADS, "mamba_head_dim": WIDTH, "ssm_state_size": STATE, "n_groups": GROUPS,
           "chunk_size": CHUNK, "n_routed_experts": 4, "moe_intermediate_size": 64,
           "moe_shared_expert_intermediate_size": 96, "vocab_size": 500}  # fmt: skip
+SCAN = {"model_type": "mamba", "hidden_size": HIDDEN, "state_size": 16, "num_hidden_layers": 3, "vocab_size": 500}
+JAMBA = {"model_type": "jamba", "hidden_size": HIDDEN, "intermediate_size": 256, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "num_hidden_layers": 8, "num_experts": 4, "vocab_size": 500}  # fmt: skip
 SETTINGS = {"batch": 2, "sequence": 96, "precision": Precision.BF16}
 NEMOTRON_H_8B = {"model_type": "nemotron_h", "hidden_size": 4096, "intermediate_size": 21504, "vocab_size": 131072,
                  "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
@@ -50,7 +53,7 @@ def test_the_scan_multiplies_as_much_as_the_blocks_of_state_space_duality(expand
     assert mixing(step, Stage.BACKWARD) == 3 * (again + 2 * (within + causal / 2 + states + before))
 
 
-@pytest.mark.parametrize("config", [MAMBA, HYBRID, {**HYBRID, "moe_latent_size": 48}])
+@pytest.mark.parametrize("config", [MAMBA, HYBRID, {**HYBRID, "moe_latent_size": 48}, SCAN, JAMBA])
 def test_weights_are_those_of_the_implementation(expanded, config):
     transformers = pytest.importorskip("transformers", reason="compares with Hugging Face's implementations")
     torch = pytest.importorskip("torch")
@@ -114,9 +117,35 @@ def test_layers_of_a_hybrid_are_layers_to_divide(expanded):
     assert read_work(expanded(HYBRID, **SETTINGS).step, 1).attention_blocks == 4
 
 
+def test_the_selective_scan_updates_each_number_of_the_state(expanded):
+    """Decay, input, update and output: eight operations each, besides eight for each channel (its skip and gate)."""
+    forward = [op for op in expanded(SCAN, **SETTINGS).step.ops if op.name == "aten.selective_scan_fwd"]
+    assert sum(op.flops * op.count for op in forward) == 3 * 2 * 96 * (2 * HIDDEN) * (8 * 16 + 8)
+
+
+def test_the_products_of_a_selective_scan_are_its_four_projections(expanded):
+    step = expanded({**SCAN, "num_hidden_layers": 1}, phase=Phase.INFERENCE, **SETTINGS).step
+    inner, rank = 2 * HIDDEN, HIDDEN // 16
+    weights = 2 * inner * HIDDEN + inner * (rank + 2 * 16) + rank * inner + inner * HIDDEN + HIDDEN * 500
+    assert flops(step, OpKind.GEMM) == 2 * 2 * 96 * weights
+
+
+def test_jamba_attends_in_one_layer_of_eight_and_routes_in_every_second(expanded):
+    step = expanded(JAMBA, phase=Phase.INFERENCE, **SETTINGS).step
+    counts = [sum(op.count for op in step.ops if op.kind is kind) for kind in (OpKind.ATTENTION, OpKind.SOFTMAX)]
+    assert counts == [1, 4]
+
+
+def test_the_states_of_a_selective_scan_do_not_grow(expanded):
+    settings = {**SETTINGS, "phase": Phase.INFERENCE}
+    short, long = (expanded(SCAN, generated=count, **settings).generation.cache_bytes for count in (4, 400))
+    assert short == long == 3 * 2 * (2 * HIDDEN) * (4 * 16 + 2 * 4)
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
+        ({**JAMBA, "num_experts_per_tok": 5}, "cannot pass 5 of 4 experts"),
         ({**MAMBA, "num_heads": 4}, "4 heads of 32 are not the expanded width 256"),
         ({**HYBRID, "hybrid_override_pattern": "MXM"}, "'X' is no kind of layer"),
         ({**HYBRID, "num_key_value_heads": 3}, "4 heads cannot share 3"),

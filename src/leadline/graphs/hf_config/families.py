@@ -101,7 +101,9 @@ READERS: dict[str, Reader] = {
     "t5": encoders.t5,
     "bart": encoders.bart,
     "whisper": encoders.whisper,
+    "mamba": hybrids.mamba,
     "mamba2": hybrids.mamba2,
+    "jamba": hybrids.jamba,
     "nemotron_h": hybrids.nemotron_h,
 }
 """Readers of the families that take more than their style to read."""

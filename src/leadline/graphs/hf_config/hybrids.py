@@ -1,12 +1,13 @@
-"""Families with state-space layers: Mamba-2, and Nemotron-H, whose layers are each one mixer or feed-forward block."""
+"""Families with state-space layers: Mamba, Mamba-2, Jamba, and Nemotron-H with one mixer or one block a layer."""
 
 from leadline.core.errors import InvalidInput, excerpt
-from leadline.graphs.hf_config.decoders import FamilyStyle, decoder_stack
+from leadline.graphs.hf_config.decoders import FamilyStyle, decoder_stack, read_stack
 from leadline.graphs.hf_config.fields import ConfigFields
 from leadline.graphs.hf_config.shape import (
     AttentionShape,
     FeedForwardShape,
     LayerShape,
+    SelectiveScanShape,
     StackShape,
     StateSpaceShape,
 )
@@ -39,6 +40,56 @@ def mamba2(read: ConfigFields, style: FamilyStyle) -> StackShape:
         wide_residual=read.flag("residual_in_fp32", default=True),
     )  # fmt: skip
     return decoder_stack(read, style, (layer,) * style.size(read, "layers"), style.size(read, "vocab"))
+
+
+def mamba(read: ConfigFields, style: FamilyStyle) -> StackShape:
+    """Read Mamba: a mixer and its norm in each layer, and a residual stream in float32."""
+    hidden = style.size(read, "hidden")
+    mixer = SelectiveScanShape(
+        read.size("expand", default=2) * hidden, read.size("state_size", default=16),
+        _rank(read, "time_step_rank", hidden), read.size("conv_kernel", default=4),
+        bias=read.flag("use_bias", default=False), kernel_bias=read.flag("use_conv_bias", default=True),
+    )  # fmt: skip
+    layer = LayerShape(
+        AttentionShape(hidden, 1, 1, mixer.inner, state_space=mixer), NOTHING, "single", "rms",
+        wide_residual=read.flag("residual_in_fp32", default=True),
+    )  # fmt: skip
+    return decoder_stack(read, style, (layer,) * style.size(read, "layers"), style.size(read, "vocab"))
+
+
+def jamba(read: ConfigFields, style: FamilyStyle) -> StackShape:
+    """Read Jamba: Mamba or attention, then a feed-forward block or experts, each at its period of layers."""
+    shape = read_stack(read, style)
+    mixer = SelectiveScanShape(
+        read.size("mamba_expand", default=2) * shape.hidden, read.size("mamba_d_state", default=16),
+        _rank(read, "mamba_dt_rank", shape.hidden), read.size("mamba_d_conv", default=4),
+        bias=read.flag("mamba_proj_bias", default=False), kernel_bias=read.flag("mamba_conv_bias", default=True),
+        normed=True,
+    )  # fmt: skip
+    dense = shape.layers[0].feed_forward
+    experts = dense._replace(
+        experts=read.size("num_experts", default=16), used=read.size("num_experts_per_tok", default=2)
+    )
+    if experts.used > experts.experts:
+        raise InvalidInput(
+            f"{read.reference}: a token cannot pass {experts.used} of {experts.experts} experts: correct one of them"
+        )
+    periods = [
+        (read.size(f"{name}_layer_period", default=period), read.size(f"{name}_layer_offset", default=offset, least=0))
+        for name, period, offset in (("attn", 8, 4), ("expert", 2, 1))
+    ]
+    layers = []
+    for number, layer in enumerate(shape.layers):
+        attends, routes = (number % period == offset for period, offset in periods)
+        attention = layer.attention if attends else layer.attention._replace(state_space=mixer)
+        feed_forward = experts if routes and experts.experts > 1 else dense
+        layers.append(layer._replace(attention=attention, feed_forward=feed_forward))
+    return shape._replace(layers=tuple(layers))
+
+
+def _rank(read: ConfigFields, name: str, hidden: int) -> int:
+    """Return the width that the steps are projected from: by default, and for "auto", a sixteenth of ``hidden``."""
+    return -(-hidden // 16) if read.config.get(name, "auto") == "auto" else read.size(name)
 
 
 def nemotron_h(read: ConfigFields, style: FamilyStyle) -> StackShape:

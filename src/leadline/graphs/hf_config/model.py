@@ -22,6 +22,7 @@ from leadline.graphs.hf_config.modules import (
     ModelBuilder,
     Norm,
 )
+from leadline.graphs.hf_config.selective_scan import SelectiveScanBlock
 from leadline.graphs.hf_config.shape import (
     AttentionShape,
     EncoderDecoderShape,
@@ -29,12 +30,13 @@ from leadline.graphs.hf_config.shape import (
     ImageShape,
     LayerShape,
     ModelShape,
+    SelectiveScanShape,
     StackShape,
 )
 from leadline.graphs.hf_config.state_space import StateSpaceBlock
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
-Attention = AttentionBlock | LatentAttention | RelativeAttention | StateSpaceBlock
+Attention = AttentionBlock | LatentAttention | RelativeAttention | StateSpaceBlock | SelectiveScanBlock
 
 
 class StackContext(NamedTuple):
@@ -129,7 +131,7 @@ class TransformerLayer:
     def _attend(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
         if self.attention is None:
             return hidden
-        if isinstance(self.attention, StateSpaceBlock):
+        if isinstance(self.attention, StateSpaceBlock | SelectiveScanBlock):
             return self.attention(hidden)
         if isinstance(self.attention, RelativeAttention):
             return self.attention(hidden, context.distances)
@@ -150,6 +152,8 @@ class TransformerLayer:
 
 def make_attention(builder: ModelBuilder, shape: AttentionShape) -> Attention:
     """Make the attention block of a shape."""
+    if isinstance(shape.state_space, SelectiveScanShape):
+        return SelectiveScanBlock(builder, shape.hidden, shape.state_space)
     if shape.state_space is not None:
         return StateSpaceBlock(builder, shape.hidden, shape.state_space)
     if shape.latent is not None:

@@ -60,6 +60,18 @@ class StateSpaceShape(NamedTuple):
         return chunk, -(-sequence // chunk)
 
 
+class SelectiveScanShape(NamedTuple):
+    """A Mamba mixer, which has the place of attention."""
+
+    inner: int  # width of the mixed tokens
+    state: int  # numbers of the state for each channel
+    rank: int  # width from which the steps are projected
+    kernel: int  # tokens that the convolution spans
+    bias: bool = False
+    kernel_bias: bool = True
+    normed: bool = False  # norms of the steps, and of the inputs' and outputs' projections (Jamba)
+
+
 class AttentionShape(NamedTuple):
     """One attention block.
 
@@ -98,7 +110,7 @@ class AttentionShape(NamedTuple):
     softmax: str = "wide"
     latent: LatentAttentionShape | None = None
     relative: RelativeAttentionShape | None = None
-    state_space: StateSpaceShape | None = None
+    state_space: StateSpaceShape | SelectiveScanShape | None = None
     dropout: float = 0.0
 
     @property

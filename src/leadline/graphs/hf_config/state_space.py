@@ -5,6 +5,8 @@ The kernels are those of the package mamba-ssm, which transformers uses where it
 backward.
 """
 
+from collections.abc import Sequence
+
 from leadline.core.graph import OpKind, StorageCategory
 from leadline.graphs.hf_config import ops
 from leadline.graphs.hf_config.generation import STATE_WINDOW, CachedTensor
@@ -128,27 +130,20 @@ class StateSpaceBlock:
         """Scan a whole sequence, and leave the states of its end in the cache."""
         convolved = self._convolve(projected)
         if self.builder.caching:
-            self._hold_states(projected)
+            size, states = self.shape.convolved * self.shape.kernel, self.shape.inner * self.shape.state
+            hold_states(self.builder, projected.shape[0], ((size, projected.dtype), (states, "float32")))
         return self._scan(convolved)
-
-    def _hold_states(self, projected: TapeTensor) -> None:
-        tape, shape, batch = self.builder.tape, self.shape, projected.shape[0]
-        for size, dtype in ((shape.convolved * shape.kernel, projected.dtype), (shape.inner * shape.state, "float32")):
-            state = tape.new((batch, 1, 1, size), dtype, StorageCategory.KV_CACHE)
-            tape.op("copy_", OpKind.COPY, [state], [state])
-            self.builder.cache.append(CachedTensor(state, STATE_WINDOW))
 
     def _update(self, projected: TapeTensor) -> TapeTensor:
         """Update both states with one token each, in place."""
         tape, shape = self.builder.tape, self.shape
-        last, state = (self.builder.past.pop(0) for _ in range(2))
-        self.builder.cache += [last, state]
+        last, state = take_states(self.builder)
         convolved = tape.new((*projected.shape[:2], shape.convolved), projected.dtype)
-        tape.op("causal_conv1d_update", OpKind.ELEMENTWISE, [projected, last.tensor, self.kernel],
-                [convolved, last.tensor], flops=2.0 * shape.kernel * convolved.elements)  # fmt: skip
+        tape.op("causal_conv1d_update", OpKind.ELEMENTWISE, [projected, last, self.kernel],
+                [convolved, last], flops=2.0 * shape.kernel * convolved.elements)  # fmt: skip
         mixed = tape.new((*projected.shape[:2], shape.inner), projected.dtype)
-        tape.op("selective_state_update", OpKind.ELEMENTWISE, [convolved, state.tensor, self.steps, self.decay],
-                [mixed, state.tensor], flops=6.0 * state.tensor.elements)  # fmt: skip
+        tape.op("selective_state_update", OpKind.ELEMENTWISE, [convolved, state, self.steps, self.decay],
+                [mixed, state], flops=6.0 * state.elements)  # fmt: skip
         return mixed
 
     def _gate(self, mixed: TapeTensor, projected: TapeTensor) -> TapeTensor:
@@ -158,3 +153,18 @@ class StateSpaceBlock:
         gated = ops.multiply(tape, tape.cast(mixed, "float32"), ops.activation(tape, gate, "silu"))
         normal = ops.unfused_norm(tape, gated, None, centered=False)
         return ops.multiply(tape, tape.cast(normal, projected.dtype), self.norm)
+
+
+def hold_states(builder: ModelBuilder, batch: int, sizes: Sequence[tuple[int, str]]) -> None:
+    """Leave states of so many numbers for each sample, and of these types, in the cache."""
+    for size, dtype in sizes:
+        state = builder.tape.new((batch, 1, 1, size), dtype, StorageCategory.KV_CACHE)
+        builder.tape.op("copy_", OpKind.COPY, [state], [state])
+        builder.cache.append(CachedTensor(state, STATE_WINDOW))
+
+
+def take_states(builder: ModelBuilder) -> list[TapeTensor]:
+    """Return a layer's two states of the cache, which keeps them."""
+    states = [builder.past.pop(0) for _ in range(2)]
+    builder.cache += states
+    return [state.tensor for state in states]
