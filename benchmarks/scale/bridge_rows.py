@@ -42,6 +42,13 @@ QWEN = {
 GPT_OSS = {
     "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64,
     "num_key_value_heads": 8, "head_dim": 64, "num_experts_per_tok": 4, "vocab_size": 201088, "sliding_window": 128,
+    "_attn_implementation": "flash_attention_2",
+}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "num_attention_heads": 128, "num_key_value_heads": 128,
+    "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+    "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8,
+    "n_shared_experts": 1, "first_k_dense_replace": 3, "vocab_size": 129280,
 }  # fmt: skip
 CONFIGURATIONS: Mapping[str, dict[str, object]] = {
     "LLAMA3_8B": {**LLAMA, "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336,
@@ -54,6 +61,10 @@ CONFIGURATIONS: Mapping[str, dict[str, object]] = {
                       "intermediate_size": 6144, "num_attention_heads": 32},
     "Qwen3_235B_a22B": {**QWEN, "hidden_size": 4096, "num_hidden_layers": 94, "moe_intermediate_size": 1536,
                         "intermediate_size": 12288, "num_attention_heads": 64},
+    # Multi-token prediction counts as one more layer.
+    "DeepSeekV3": {**DEEPSEEK, "num_hidden_layers": 62},
+    "DeepSeekV3 (w/ MTP)": {**DEEPSEEK, "num_hidden_layers": 62},
+    "DeepSeekV3 (w/o MTP)": {**DEEPSEEK, "num_hidden_layers": 61},
     "GPT OSS 20B": {**GPT_OSS, "num_hidden_layers": 24, "num_local_experts": 32},
     "GPT OSS 120B": {**GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128},
 }  # fmt: skip
@@ -84,7 +95,9 @@ def automodel_steps() -> list[BridgeStep]:
     """
     full = Recompute.FULL
     return [
-        _automodel("LLAMA3_70B", 64, 18.90, 128, 1, 8192, Parallelism(context=2), full),
+        _automodel(
+            "DeepSeekV3 (w/o MTP)", 256, 8.18, 512, 1, 4096, Parallelism(pipeline=4, virtual=8, expert=64), full
+        ),
         _automodel("Qwen3_30B_a3B", 8, 21.773, 512, 4, 4096, Parallelism(expert=8), full),
         _automodel("GPT OSS 20B", 8, 10.04, 256, 2, 4096, Parallelism(expert=8)),
         _automodel("GPT OSS 120B", 64, 4.30, 512, 2, 4096, Parallelism(expert=64)),

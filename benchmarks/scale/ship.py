@@ -32,7 +32,7 @@ REFUSED = (
 )
 LIMITS = (
     f"{SWEEP}'s runs below {SLOWEST_SWEPT_MFU:g} % of the peak took no part: most are pipelines, 2 to 10 times slower",
-    "steps with experts add 30 % uncertainty, the errors on frameworks that were left out of the fit",
+    "steps with experts add 35 % uncertainty, the errors on frameworks that were left out of the fit",
     "an unmeasured GPU generation adds 15 % uncertainty, and another kind of board or vendor 35 %, assumptions",
     "each e-fold outside the ranges adds 20 % uncertainty, an assumption",
     "data loading, checkpoints, failures and congestion of a shared network are not included",

@@ -109,6 +109,14 @@ class Adapters(Frozen):
     embeddings: bool = False  # True to train the embedding and output layers in full (peft's `modules_to_save`)
 
 
+class AttentionImplementation(StrEnum):
+    """Implementation of attention, as transformers names them (``attn_implementation``)."""
+
+    EAGER = "eager"  # op by op: the scores of all pairs of tokens are in memory
+    SDPA = "sdpa"  # PyTorch's scaled_dot_product_attention: the fused kernel that fits the precision
+    FLASH = "flash"  # flash attention, in 16 bits
+
+
 class Sharding(StrEnum):
     """Tensors that the replicas of a model shard among themselves (ZeRO's stages, FSDP's strategies)."""
 
@@ -306,6 +314,7 @@ class Workload(Frozen):
     quantization: Quantization | None = None
     longest: int | None = None  # tokens of the longest batch, if batches are padded to their longest sample
     lengths: Lengths | None = None
+    attention: AttentionImplementation | None = None  # of a config.json; None for the one that its file names
     paged: bool = False  # True if the KV cache consists of small blocks instead of one tensor per layer
 
     @property

@@ -14,7 +14,7 @@ from leadline.core.workload import ModelKind, ModelSource, Parallelism, Phase, P
 from leadline.estimators.memory.device import peak_memory
 from leadline.estimators.memory.host import host_memory
 from leadline.estimators.parallelism.divided_memory import divide_memory, exchange_buffers
-from leadline.estimators.parallelism.division import divide_step
+from leadline.estimators.parallelism.division import count_layers, divide_step
 from leadline.estimators.parallelism.fabric import Fabric, job_fabric, make_ring
 from leadline.estimators.white_box import WhiteBox
 from leadline.graphs.hf_config.expand import expand
@@ -59,6 +59,30 @@ def test_tensor_parallelism_reduces_activations_four_times_a_layer(job):
     message_s = make_ring(A100, 8).all_reduce_s(4 * 2048 * 2048 * 2)
     found = divide_step(over(workload, 8, tensor=8), traced, A100, 8.0)
     assert found.sent_s["tensor parallelism"] == pytest.approx(16 * 8 * 4 * message_s)
+
+
+GPT_OSS = {"model_type": "gpt_oss", "hidden_size": 512, "intermediate_size": 512, "num_attention_heads": 8,
+           "num_key_value_heads": 2, "num_hidden_layers": 4, "num_local_experts": 4, "vocab_size": 5000}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=Phase)
+def written_job(request, tmp_path_factory):
+    """A model that writes its attention scores to memory."""
+    path = tmp_path_factory.mktemp("written") / "config.json"
+    path.write_text(json.dumps(GPT_OSS))
+    source = ModelSource(ModelKind.HF_CONFIG, str(path))
+    workload = Workload(source, phase=request.param, batch=2, sequence=1024, precision=Precision.BF16)
+    return workload, expand(workload)
+
+
+def test_layers_with_written_scores_divide_as_those_with_a_fused_kernel(written_job):
+    """Each stage passes on 2 × 1,024 tokens of 8 heads, each 64 wide, in 2 bytes."""
+    workload, traced = written_job
+    assert count_layers(traced.step) == 4
+    passes = 2 * (1 + 1) if workload.phase is Phase.TRAINING else 1
+    split = divide_step(over(workload, 2, pipeline=2), traced, A100, 8.0)
+    message_s = make_ring(A100, 2).send_s(2 * 1024 * 8 * 64 * 2)
+    assert split.sent_s["pipeline"] == pytest.approx(passes * message_s)
 
 
 def test_recomputation_repeats_the_reductions_of_forward(job):

@@ -192,10 +192,12 @@ def test_an_unknown_architecture_is_refused_with_the_close_ones(expanded):
 SCRIPT = """
 import json, sys, torch, transformers
 family, auto, sizes, autocast = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4] == "amp-bf16"
-model = getattr(transformers, auto).from_config(transformers.AutoConfig.for_model(family, **sizes)).cuda().train()
+config = transformers.AutoConfig.for_model(family, **sizes)
+model = getattr(transformers, auto).from_config(config, attn_implementation=sys.argv[5])
+model = model.to(torch.bfloat16 if sys.argv[4] == "bf16" else torch.float32).cuda().train()
 optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(5):
-    tokens = torch.zeros(4, 256, dtype=torch.long, device="cuda")
+    tokens = torch.zeros(4, 320, dtype=torch.long, device="cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
         loss = model(input_ids=tokens, labels=tokens).loss
     loss.backward()
@@ -221,19 +223,63 @@ TRACED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "auto", "sizes", "precision"), TRACED)
 def test_the_formula_agrees_with_a_trace_of_the_implementation(tmp_path, expanded, family, auto, sizes, precision):
+    kernel = "eager" if family == "deberta-v2" else "sdpa"
+    traced, mine = trace_and_expand(tmp_path, expanded, family, auto, sizes, precision, kernel)
+    assert traced.parameters == mine.parameters
+    assert pytest.approx(flops(traced, *MATRIX), rel=0.001) == flops(mine, *MATRIX)
+    assert pytest.approx(peak(traced), rel=0.02) == peak(mine)
+
+
+GEMMA = {**LIKE_LLAMA, "head_dim": 64, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 128}
+EAGER = [
+    ("llama", "AutoModelForCausalLM", LIKE_LLAMA, Precision.BF16),
+    ("llama", "AutoModelForCausalLM", LIKE_LLAMA, Precision.AMP_BF16),
+    ("gemma2", "AutoModelForCausalLM", GEMMA, Precision.BF16),
+    ("gpt2", "AutoModelForCausalLM", {"n_layer": 2, "n_embd": 256, "n_head": 4}, Precision.FP32),
+    ("bert", "AutoModelForMaskedLM", {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 4,
+                                      "intermediate_size": 1024}, Precision.AMP_BF16),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "auto", "sizes", "precision"), EAGER)
+def test_eager_attention_has_the_work_and_memory_of_a_trace(tmp_path, expanded, family, auto, sizes, precision):
+    traced, mine = trace_and_expand(tmp_path, expanded, family, auto, sizes, precision, "eager")
+    assert pytest.approx(flops(traced, *MATRIX), rel=0.001) == flops(mine, *MATRIX)
+    for work in (score_bytes, score_kernels):
+        assert pytest.approx(work(traced), rel=0.03) == work(mine)
+    assert pytest.approx(peak(traced), rel=0.02) == peak(mine)
+
+
+SEQUENCE = 320
+"""Tokens of a sample, unlike any width of these models."""
+
+
+def score_ops(graph):
+    """Return the ops with the scores of all pairs of tokens."""
+    return [op for op in graph.ops if any(spec.shape[-2:] == (SEQUENCE,) * 2 for spec in (*op.inputs, *op.outputs))]
+
+
+def score_bytes(graph):
+    return sum((op.bytes_read + op.bytes_written) * op.count for op in score_ops(graph))
+
+
+def score_kernels(graph):
+    return sum(op.kernels * op.count for op in score_ops(graph))
+
+
+def trace_and_expand(tmp_path, expanded, family, auto, sizes, precision, kernel):
+    """Return the graph of a script that trains the model, and that of its configuration with this attention."""
     transformers = pytest.importorskip("transformers", reason="traces Hugging Face's implementations")
     from leadline.graphs.torch.trace import trace_command
     from tests.support.forked_python import run_forked
 
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    argv = (sys.executable, str(script), family, auto, json.dumps(sizes), precision.value)
+    argv = (sys.executable, str(script), family, auto, json.dumps(sizes), precision.value, kernel)
     traced = trace_command(Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv)), runner=run_forked).step
-    config = transformers.AutoConfig.for_model(family, **sizes).to_dict()
-    mine = expanded(config, batch=4, sequence=256, precision=precision).step
-    assert traced.parameters == mine.parameters
-    assert pytest.approx(flops(traced, *MATRIX), rel=0.001) == flops(mine, *MATRIX)
-    assert pytest.approx(peak(traced), rel=0.02) == peak(mine)
+    config = {**transformers.AutoConfig.for_model(family, **sizes).to_dict(), "_attn_implementation": kernel}
+    return traced, expanded(config, batch=4, sequence=SEQUENCE, precision=precision).step
 
 
 def test_the_longest_batch_is_expanded_beside_a_mean_one(expanded):

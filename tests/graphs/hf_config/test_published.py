@@ -7,6 +7,7 @@ import pytest
 from leadline.core.graph import OpKind
 from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Workload
 from leadline.graphs.hf_config.expand import expand
+from leadline.graphs.hf_config.families import FAMILIES
 
 CAUSAL, MASKED = "AutoModelForCausalLM", "AutoModelForMaskedLM"
 CLASSES, PAIR = "AutoModelForSequenceClassification", "AutoModelForSeq2SeqLM"
@@ -140,12 +141,64 @@ PUBLISHED = [
 ]  # fmt: skip
 
 
+GEMMA3_VISION = {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "num_attention_heads": 16,
+                 "model_type": "siglip_vision_model", "num_hidden_layers": 27, "patch_size": 14,
+                 "vision_use_head": False}  # fmt: skip
+CLIP_LARGE = {"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096, "model_type": "clip_vision_model",
+              "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14}  # fmt: skip
+
+
+def gemma3(**text):
+    text = {"model_type": "gemma3_text", "sliding_window": 1024, **text}
+    return {"model_type": "gemma3", "mm_tokens_per_image": 256, "text_config": text, "vision_config": GEMMA3_VISION}
+
+
+FILES = [
+    # The files of google/gemma-3-4b-it and -12b-it on Hugging Face, and the totals of their tensors there.
+    (4_300_079_472, gemma3(hidden_size=2560, intermediate_size=10240, num_hidden_layers=34)),
+    (12_187_325_040, gemma3(hidden_size=3840, intermediate_size=15360, num_hidden_layers=48, num_attention_heads=16,
+                            num_key_value_heads=8)),
+    # llava-hf/llava-1.5-7b-hf, with the number that its users count.
+    (7_063_427_072, {"model_type": "llava", "vision_config": CLIP_LARGE,
+                     "text_config": {"max_position_embeddings": 4096, "model_type": "llama", "vocab_size": 32064}}),
+    # openai/gpt-oss-120b: 116.83 B in its model card (arXiv 2508.10925), 116,829,156,672 in Ollama's copy.
+    (116_829_156_672, {"model_type": "gpt_oss", "num_hidden_layers": 36, "num_local_experts": 128}),
+    # Qwen/Qwen3-235B-A22B: the total of its tensors on Hugging Face. Sizes: arXiv 2505.09388, table 2.
+    (235_093_634_560, {"model_type": "qwen3_moe", "hidden_size": 4096, "moe_intermediate_size": 1536, "head_dim": 128,
+                       "num_attention_heads": 64, "num_key_value_heads": 4, "num_hidden_layers": 94,
+                       "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parameters", "config"), FILES)
+def test_files_as_published_have_their_published_parameters(tmp_path, parameters, config):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    workload = Workload(ModelSource(ModelKind.HF_CONFIG, str(path)), sequence=1024, phase=Phase.INFERENCE)
+    assert expand(workload).step.parameters == parameters
+
+
 @pytest.mark.parametrize(("family", "parameters", "sizes"), PUBLISHED)
 def test_published_models_have_their_published_parameters(tmp_path, family, parameters, sizes):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": family, **sizes}))
     source = ModelSource(ModelKind.HF_CONFIG, str(path))
     assert parameters == expand(Workload(source, sequence=16, phase=Phase.INFERENCE)).step.parameters
+
+
+RECENT = [family for family, (_, style) in FAMILIES.items() if style.recent and style.defaults.get("hidden")]
+
+
+@pytest.mark.parametrize("family", RECENT)
+def test_a_file_without_sizes_has_the_defaults_of_its_class(tmp_path, family):
+    transformers = pytest.importorskip("transformers", reason="compares with Hugging Face's implementations")
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": family}))
+    workload = Workload(ModelSource(ModelKind.HF_CONFIG, str(path)), sequence=16, phase=Phase.INFERENCE)
+    assert expand(workload).step.parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
 @pytest.mark.slow

@@ -69,6 +69,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generate: int | None = None
     paged: bool | None = None
     precision: str | None = None
+    attention: str | None = None
     optimizer: str | None = None
     lora: int | None = None
     lora_embeddings: bool | None = None

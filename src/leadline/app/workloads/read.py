@@ -25,6 +25,7 @@ from leadline.core.errors import InvalidInput, LeadlineError, UnknownName, excer
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.units import parse_bytes
 from leadline.core.workload import (
+    AttentionImplementation,
     Dataset,
     InputShape,
     ModelKind,
@@ -226,6 +227,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         longest=padding.longest,
         lengths=padding.lengths,
         precision=precision,
+        attention=_attention(options, source.kind),
         optimizer=optimizer,
         accumulation=options.accumulate or 1,
         recompute=read_recompute(options),
@@ -316,6 +318,12 @@ def parse_input(text: str) -> InputShape:
     if dtype not in BYTES_PER_ELEMENT:
         raise UnknownName("dtype", dtype, BYTES_PER_ELEMENT)
     return InputShape(shape, dtype)
+
+
+def _attention(options: WorkloadOptions, kind: ModelKind) -> AttentionImplementation | None:
+    if options.attention is not None and kind is not ModelKind.HF_CONFIG:
+        raise InvalidInput(f"--attention is {options.attention}, but it works for a config.json only: leave it out")
+    return parse_choice(AttentionImplementation, options.attention, "attention")
 
 
 def _size(value: int | str | None) -> int | None:

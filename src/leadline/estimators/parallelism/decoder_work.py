@@ -123,7 +123,7 @@ def read_work(graph: OpGraph, microbatches: int) -> DecoderWork:
     tokens = max(product.m for product in products if not product.experts)
     fused = [op for op in forward if op.kind is OpKind.ATTENTION]
     written = [op for op in forward if op.name == BATCHED]
-    scores = [op for op in written if op.dims["n"] >= op.dims["k"]]
+    scores = [op for op in written if writes_scores(op)]
     traffic, kernels = _traffic(graph, width, head.dims["n"] if head else 0)
     trained = (graph.trained_bytes or graph.parameter_bytes) / max(graph.parameter_bytes, 1)
     lengths = [op.dims["q"] for op in fused] + [op.dims["m"] for op in scores]
@@ -145,6 +145,14 @@ def read_work(graph: OpGraph, microbatches: int) -> DecoderWork:
     )
 
 
+def writes_scores(op: Op) -> bool:
+    """Return whether an op is the first product of an attention without a fused kernel.
+
+    The second one sums over the keys, which are mostly more than the width of a head.
+    """
+    return op.name == BATCHED and op.dims["n"] >= op.dims["k"]
+
+
 def _key_width(fused: list[Op]) -> float:
     """Return the mean width of keys over attention layers; 0 where no input shows it."""
     shapes = [(op.inputs[1].shape, op.count) for op in fused if len(op.inputs) > 1 and len(op.inputs[1].shape) == 4]
@@ -154,7 +162,8 @@ def _key_width(fused: list[Op]) -> float:
 
 def _product(op: Op, width: int, is_head: bool, microbatches: int) -> Product:
     m, n, k, experts = op.dims["m"], op.dims["n"], op.dims["k"], op.dims.get("b", 1)
-    cut = Cut.HEAD if is_head else Cut.INNER if n == width and k != width else Cut.OUTPUT
+    # The last product of experts ends in the residual stream even if they are as wide as it.
+    cut = Cut.HEAD if is_head else Cut.INNER if n == width and (k != width or experts > 1) else Cut.OUTPUT
     return Product(cut, m, n, k, op.count / microbatches, experts if experts > 1 else 0)
 
 

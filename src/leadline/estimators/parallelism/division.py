@@ -12,6 +12,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.hardware import Device
 from leadline.core.workload import Phase, Sharding, Workload
+from leadline.estimators.parallelism.decoder_work import writes_scores
 from leadline.estimators.parallelism.fabric import Fabric, Ring, exchange_s, make_ring, sees_collectives
 
 
@@ -26,7 +27,13 @@ def count_layers(graph: OpGraph) -> int:
 
 
 def _attends_forward(op: Op) -> bool:
-    return op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD
+    return op.stage is Stage.FORWARD and (op.kind is OpKind.ATTENTION or writes_scores(op))
+
+
+def _mixed_elements(op: Op) -> int:
+    """Return the elements of an attention's output: heads × queries × width of a head, over the batch."""
+    dims = op.dims
+    return dims["b"] * (dims["m"] * dims["k"] if writes_scores(op) else dims["h"] * dims["q"] * dims["d"])
 
 
 def _activations(graph: OpGraph, purpose: str, option: str) -> list[tuple[float, int]]:
@@ -34,7 +41,7 @@ def _activations(graph: OpGraph, purpose: str, option: str) -> list[tuple[float,
     forward = [op for op in graph.ops if _attends_forward(op)]
     if not forward:
         raise InvalidInput(f"{purpose} attention layers, and this model's graph shows none: leave {option} out")
-    sizes = (op.dims["b"] * op.dims["h"] * op.dims["q"] * op.dims["d"] for op in forward)
+    sizes = (_mixed_elements(op) for op in forward)
     widths = (BYTES_PER_ELEMENT.get(op.dtype, 4) for op in forward)
     return [(float(size * width), op.count) for size, width, op in zip(sizes, widths, forward, strict=True)]
 

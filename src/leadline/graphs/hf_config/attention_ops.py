@@ -43,12 +43,14 @@ def fused_attention(
     window: int | None = None,
     cuda: bool = True,
     bias: TapeTensor | None = None,
+    sinks: TapeTensor | None = None,
 ) -> TapeTensor:
     """Attend with a fused kernel: (b, h, q, d) to (b, h, kv, d). Nothing of size q x kv is held.
 
     As in CUDA, half precision runs flash attention. The memory-efficient kernel runs float32, any ``bias`` on the
     scores, and values of another width than keys. A CPU has its own flash kernel. A causal mask halves the arithmetic,
-    and a sliding window narrower than the keys reduces it further. A single query sees all keys.
+    and a sliding window narrower than the keys reduces it further. A single query sees all keys. Only flash kernels
+    take ``sinks``, a weight per head.
     """
     b, h, q, d = query.shape
     kv, values = key.shape[2], value.shape[3]
@@ -60,7 +62,7 @@ def fused_attention(
     name = _attention_kernel(query.dtype, cuda=cuda, plain=bias is None and values == d)
     result = tape.new((b, h, q, values), query.dtype)
     sums = tape.new((b, h, -(-q // ALIGNMENT) * ALIGNMENT if "efficient" in name else q), "float32")
-    inputs = [query, key, value] if bias is None else [query, key, value, bias]
+    inputs = [query, key, value, *(tensor for tensor in (bias, sinks) if tensor is not None)]
     tape.op(name, OpKind.ATTENTION, inputs, [result, sums], flops=flops, dims=dims)
     slots = [(tensor.slot, tensor.shape) for tensor in inputs]
 
@@ -76,11 +78,13 @@ def fused_attention(
 
 def unfused_attention(
     tape: Tape, query: TapeTensor, key: TapeTensor, value: TapeTensor, *, bias: TapeTensor | None = None,
-    sinks: TapeTensor | None = None, capped: bool = False, dropout: float = 0.0,
+    mask: TapeTensor | None = None, sinks: TapeTensor | None = None, capped: bool = False, dropout: float = 0.0,
+    softmax_type: str = "own",
 ) -> tuple[TapeTensor, TapeTensor]:  # fmt: skip
     """Attend op by op, and hold the scores (b, h, q, kv) that the softmax and the product with the values save.
 
-    A causal mask saves nothing: all scores are computed and then masked.
+    A causal mask or a window saves nothing: all scores are computed, and a ``mask`` is added. ``softmax_type`` is
+    that of ``AttentionShape``.
 
     Returns:
         The mixed values, and the attention probabilities.
@@ -92,11 +96,18 @@ def unfused_attention(
         scores = ops.scale_tensor(tape, scores)
     if bias is not None:
         scores = ops.add(tape, scores, bias)
+    if mask is not None:
+        scores = ops.add(tape, scores, mask)
     if sinks is not None:
         scores = _join_sinks(tape, scores, sinks)
-    probabilities = softmax(tape, tape.cast(scores, "float32") if tape.autocast else scores)
+    wide = bool(tape.autocast) or softmax_type == "wide"
+    probabilities = softmax(tape, tape.cast(scores, "float32") if wide else scores)
     del scores
-    probabilities = ops.dropout(tape, tape.cast(probabilities, value.dtype), dropout)
+    if sinks is not None:
+        probabilities = _drop_sinks(tape, probabilities)
+    if softmax_type != "bare":
+        probabilities = tape.cast(probabilities, value.dtype)
+    probabilities = ops.dropout(tape, probabilities, dropout)
     return batched_product(tape, probabilities, value), probabilities
 
 
@@ -151,6 +162,25 @@ def copy_tensor(
     return tape.node(result, lambda gradient: tape.send(slot, gradient), source)
 
 
+def clone_both_ways(tape: Tape, source: TapeTensor, *, forward: bool = True) -> TapeTensor:
+    """Copy a tensor into another order of its axes, and its gradient back; without ``forward``, the gradient alone."""
+    result = (
+        tape.compute("clone", OpKind.COPY, [source], source.shape, source.dtype)
+        if forward
+        else source.view(*source.shape)
+    )
+    return tape.node_op(result, source, "clone", OpKind.COPY)
+
+
+def causal_mask(tape: Tape, batch: int, q: int, kv: int, dtype: str, *, window: bool = False) -> TapeTensor:
+    """Make the mask that eager attention adds to its scores: (batch, 1, q, kv), without a gradient."""
+    allowed = tape.compute("le", OpKind.ELEMENTWISE, [], (batch, 1, q, kv), "bool")
+    if window:
+        near = tape.compute("gt", OpKind.ELEMENTWISE, [], allowed.shape, "bool")
+        tape.op("bitwise_and", OpKind.ELEMENTWISE, [allowed, near], [allowed])
+    return tape.compute("where", OpKind.ELEMENTWISE, [allowed], allowed.shape, dtype)
+
+
 def join_heads(tape: Tape, per_head: TapeTensor, shared: TapeTensor) -> TapeTensor:
     """Join each head's part (b, h, s, d) with a part that all heads share (b, 1, s, e): (b, h, s, d + e)."""
     b, h, s, d = per_head.shape
@@ -193,11 +223,18 @@ def split_last_axis(tape: Tape, fused: TapeTensor, widths: tuple[int, ...]) -> l
 
 
 def _join_sinks(tape: Tape, scores: TapeTensor, sinks: TapeTensor) -> TapeTensor:
-    """Join each row of scores with its head's sink. The softmax drops it, so the width stays."""
-    result = tape.compute("cat", OpKind.COPY, [scores, sinks], scores.shape, scores.dtype)
-    slot, shape = scores.slot, scores.shape
+    """Join each row of scores with its head's sink, less the row's maximum. The softmax drops the sink."""
+    joined = tape.compute("cat", OpKind.COPY, [scores, sinks], scores.shape, scores.dtype)
+    slot, shape, rows = scores.slot, scores.shape, (*scores.shape[:3], 1)
+    most = tape.compute("max", OpKind.REDUCTION, [joined], rows, scores.dtype, flops=joined.elements)
+    result = tape.pointwise("sub", joined, most)
+    del joined, most
 
     def backward(gradient: TapeTensor) -> None:
+        reduced = tape.sum_to(gradient, rows, gradient.dtype)
+        spread = tape.compute("value_selecting_reduction_backward", OpKind.INDEX, [reduced], shape, gradient.dtype)
+        gradient = tape.pointwise("add", gradient, spread)
+        del reduced, spread
         if sinks.slot is not None:
             sink_gradient = tape.sum_to(gradient, sinks.shape, sinks.dtype, StorageCategory.GRADIENT)
             tape.send(sinks.slot, sink_gradient)
@@ -205,6 +242,12 @@ def _join_sinks(tape: Tape, scores: TapeTensor, sinks: TapeTensor) -> TapeTensor
         tape.send(slot, back)
 
     return tape.node(result, backward, scores, sinks)
+
+
+def _drop_sinks(tape: Tape, probabilities: TapeTensor) -> TapeTensor:
+    """Return a view of the probabilities without those of the sinks."""
+    result = probabilities.view(*probabilities.shape)
+    return tape.node_op(result, probabilities, "slice_backward", OpKind.COPY, dtype=probabilities.dtype)
 
 
 def _attention_kernel(dtype: str, *, cuda: bool, plain: bool) -> str:

@@ -27,8 +27,8 @@ class LatentAttention:
         self.expand = Linear(builder, heads * (latent.plain + latent.value), rank, bias=False, name="kv_b_proj")
         self.out = Linear(builder, hidden, heads * latent.value, bias=shape.out_bias, name="o_proj")
 
-    def __call__(self, hidden: TapeTensor, angles: TapeTensor | None) -> TapeTensor:
-        """Return the attended values of the tokens of ``hidden``."""
+    def __call__(self, hidden: TapeTensor, angles: TapeTensor | None, mask: TapeTensor | None = None) -> TapeTensor:
+        """Return the attended values of the tokens of ``hidden``. Eager scores add ``mask``."""
         tape, shape, latent = self.builder.tape, self.shape, self.latent
         batch, sequence, _ = hidden.shape
         source = hidden
@@ -56,7 +56,13 @@ class LatentAttention:
         del plain, rotated
         if tape.autocast:
             query, key, value = (tape.cast(tensor, tape.autocast) for tensor in (query, key, value))
-        mixed = attention_ops.fused_attention(tape, query, key, value, causal=shape.causal, cuda=self.builder.cuda)
+        if shape.eager:
+            mixed, self.builder.scores = attention_ops.unfused_attention(
+                tape, query, key, value, mask=mask, dropout=shape.dropout, softmax_type=shape.softmax
+            )
+            mixed = attention_ops.clone_both_ways(tape, mixed)
+        else:
+            mixed = attention_ops.fused_attention(tape, query, key, value, causal=shape.causal, cuda=self.builder.cuda)
         del query, key, value
         return self.out(mixed.view(batch, sequence, shape.heads * latent.value))
 

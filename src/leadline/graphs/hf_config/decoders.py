@@ -34,16 +34,20 @@ class FamilyStyle(NamedTuple):
         defaults: Published sizes that files may leave out.
         rates: Published rates of dropout that files may leave out.
         switches: Fields that, if they are true, change the style. ``default`` is for a file without the field.
-        experts: Published number (``count``) and choices of a token (``used``), whether they have a ``bias`` and a
-            ``gate`` of the shared one, their ``activation``, and the fields with the ``width`` of an expert and of the
-            ``shared`` one.
-        kv_heads: Number if the file names none, or 0 for as many as there are queries.
+        experts: Published number (``count``), choices of a token (``used``) and width (``size``, ``shared_size``),
+            whether they have a ``bias`` and a ``gate`` of the shared one, their ``activation``, and the fields with the
+            ``width`` of an expert and of the ``shared`` one.
+        kv_heads: Published number, or 0 for as many as there are queries.
         head_dim: Published default, or ``None`` for an equal share of the hidden size.
         multiple: Width of the feed-forward block in hidden sizes if the file names none.
         rotary: Share of a head that is rotated.
         recent: Files may name the width of a head, fewer heads of keys and values, a sliding window, and a cap.
+        window: Published sliding window, or 0 without one.
+        windowed: False if files must switch their sliding window on.
         pattern: Period of the layers that see all tokens if the others have a window.
         capped: A tanh bounds the scores, which needs unfused attention.
+        kernels: Implementations of attention that transformers has for the family.
+        softmax: That of ``AttentionShape``.
         learned: Offset of learned positions, or ``None`` without them.
         float32: Published checkpoints are mostly in float32, not in 16 bits.
     """
@@ -70,10 +74,14 @@ class FamilyStyle(NamedTuple):
     activation: str = "silu"
     rotary: float = 1.0
     recent: bool = True
+    window: int = 0
+    windowed: bool = True
     pattern: int = 0
     head_bias: bool = False
     sinks: bool = False
     capped: bool = False
+    kernels: str = "eager sdpa flash"
+    softmax: str = "wide"
     written_out: bool = False
     spread: bool = False
     learned: int | None = None
@@ -116,19 +124,27 @@ def read_stack(read: ConfigFields, style: FamilyStyle) -> StackShape:
     attention = _attention(read, style, hidden, heads)
     count = style.size(read, "layers")
     feeds = _feed_forwards(read, style, hidden, count)
-    windows = read.windows(count, pattern=style.pattern) if style.recent else [None] * count
+    windows: list[int | None] = [None] * count
+    if style.recent:
+        windows = read.windows(count, pattern=style.pattern, default=style.window, used=style.windowed)
     rate = style.rate(read, "dropout")
     layers = tuple(
         LayerShape(attention._replace(window=window), feed, style.layout, style.norm, rate)
         for window, feed in zip(windows, feeds, strict=True)
     )
-    return _stack(read, style, layers, vocab)._replace(positions=positions)
+    return decoder_stack(read, style, layers, vocab)._replace(positions=positions)
 
 
 def _attention(read: ConfigFields, style: FamilyStyle, hidden: int, heads: int) -> AttentionShape:
     recent = read if style.recent else ConfigFields({}, read.reference)
-    head_dim = recent.optional("head_dim") or style.head_dim or read.per_head(hidden, heads)
-    kv_heads = recent.optional("num_key_value_heads") or style.kv_heads or heads
+    head_dim, kv_heads = recent.optional("head_dim"), recent.optional("num_key_value_heads")
+    if head_dim is None and style.head_dim is None:
+        head_dim = read.per_head(hidden, heads)
+    elif head_dim is None:
+        head_dim = recent.size("head_dim", default=style.head_dim)
+    if kv_heads is None:
+        shared = style.kv_heads if style.kv_heads and heads % style.kv_heads == 0 else 0
+        kv_heads = recent.size("num_key_value_heads", default=shared) if shared else heads
     if heads % kv_heads:
         raise InvalidInput(f"{read.reference}: {heads} heads cannot share {kv_heads} key-value heads evenly")
     bias = read.flag(*style.fields("attention_bias"), default=style.qkv_bias)
@@ -141,7 +157,8 @@ def _attention(read: ConfigFields, style: FamilyStyle, hidden: int, heads: int) 
         hidden, heads, kv_heads, head_dim, causal=style.causal, rotary=rotary, query_bias=bias, key_bias=bias,
         out_bias=bias if style.out_bias is None else style.out_bias, query_key_norm=style.query_key_norm,
         fused=style.fused_qkv, spread=style.spread, sinks=style.sinks, capped=capped,
-        written_out=capped or style.sinks or style.written_out, dropout=style.rate(read, "attention_dropout"),
+        written_out=style.written_out, eager=capped or style.sinks, softmax=style.softmax,
+        dropout=style.rate(read, "attention_dropout"),
     )  # fmt: skip
 
 
@@ -150,8 +167,9 @@ def _feed_forwards(read: ConfigFields, style: FamilyStyle, hidden: int, layers: 
     experts = style.experts
     if not experts:
         return [_feed_forward(read, style, hidden)] * layers
-    width = read.size(*experts.get("width", "moe_intermediate_size intermediate_size").split())
-    shared = read.optional(experts["shared"], least=0) or 0 if "shared" in experts else 0
+    names = experts.get("width", "moe_intermediate_size intermediate_size").split()
+    width = read.size(*names, default=experts["size"])
+    shared = read.size(experts["shared"], default=experts["shared_size"], least=0) if "shared" in experts else 0
     count = read.size("num_experts", "num_local_experts", "n_routed_experts", default=experts["count"])
     chosen = read.size("num_experts_per_tok", default=experts["used"])
     if chosen > count:
@@ -188,7 +206,8 @@ def _sparse_layers(read: ConfigFields, layers: int) -> list[bool]:
     return [layer not in excepted and (layer + 1) % step == 0 for layer in range(layers)]
 
 
-def _stack(read: ConfigFields, style: FamilyStyle, layers: tuple[LayerShape, ...], vocab: int) -> StackShape:
+def decoder_stack(read: ConfigFields, style: FamilyStyle, layers: tuple[LayerShape, ...], vocab: int) -> StackShape:
+    """Return a decoder of these layers, with the embedding and the head that the file describes."""
     tied = read.flag("tie_word_embeddings", default=style.tied)
     return StackShape(
         family=read.family,
@@ -218,7 +237,8 @@ def _head(read: ConfigFields, vocab: int, *, tied: bool, bias: bool) -> HeadShap
 
 def deepseek(read: ConfigFields, style: FamilyStyle) -> StackShape:
     """Read DeepSeek V2 and V3: latent attention, dense layers first, then experts and shared ones."""
-    layers, hidden, heads = (read.size(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    layers, hidden, heads = (style.size(read, name) for name in ("layers", "hidden", "heads"))
+    experts = style.experts
     bias = read.flag("attention_bias", default=False)
     latent = LatentAttentionShape(
         query_rank=read.optional("q_lora_rank") if "q_lora_rank" in read.config else 1536,
@@ -231,19 +251,19 @@ def deepseek(read: ConfigFields, style: FamilyStyle) -> StackShape:
         hidden, heads, heads, latent.plain + latent.rotary, rotary=latent.rotary, query_bias=bias, out_bias=bias,
         latent=latent,
     )  # fmt: skip
-    width = read.size("moe_intermediate_size", default=1407)
+    width = read.size("moe_intermediate_size", default=experts["size"])
     expert = FeedForwardShape(
         width, gated=True, bias=False, activation=read.word("hidden_act", default="silu"),
-        experts=read.size("n_routed_experts", "num_local_experts", default=64),
-        used=read.size("num_experts_per_tok", default=6),
-        shared=width * (read.size("n_shared_experts", default=style.experts["shared"], least=0)),
+        experts=read.size("n_routed_experts", "num_local_experts", default=experts["count"]),
+        used=read.size("num_experts_per_tok", default=experts["used"]),
+        shared=width * (read.size("n_shared_experts", default=experts["shared"], least=0)),
     )  # fmt: skip
     dense = _feed_forward(read, style, hidden)
     first = read.optional("first_k_dense_replace", least=0)
-    first = style.experts["first"] if first is None else first
+    first = experts["first"] if first is None else first
     feeds = [dense if layer < first else expert for layer in range(layers)]
     stack = tuple(LayerShape(attention, feed, norm="rms") for feed in feeds)
-    return _stack(read, style, stack, read.size("vocab_size"))
+    return decoder_stack(read, style, stack, style.size(read, "vocab"))
 
 
 def opt(read: ConfigFields, style: FamilyStyle) -> StackShape:

@@ -3,7 +3,7 @@
 from leadline.core.graph import OpKind, StorageCategory
 from leadline.graphs.hf_config import ops
 from leadline.graphs.hf_config.modules import Linear, ModelBuilder, Norm
-from leadline.graphs.hf_config.shape import ImageShape, SpeechShape, StackShape
+from leadline.graphs.hf_config.shape import ImageShape, SpeechShape, StackShape, VisionShape
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
 KERNEL_FRAMES = 3
@@ -45,11 +45,12 @@ class TokenEmbedding:
 class ImageEmbedding:
     """Patches of an image, each a token by one product, after learned tokens, with learned positions."""
 
-    def __init__(self, builder: ModelBuilder, hidden: int, shape: ImageShape, rate: float) -> None:
-        self.builder, self.shape, self.rate = builder, shape, rate
-        self.patches = Linear(builder, hidden, shape.channels * shape.patch**2)
+    def __init__(self, builder: ModelBuilder, stack: StackShape, shape: ImageShape) -> None:
+        self.builder, self.shape, self.rate, hidden = builder, shape, stack.dropout, stack.hidden
+        self.patches = Linear(builder, hidden, shape.channels * shape.patch**2, bias=shape.bias)
         self.extra = [builder.weight(hidden) for _ in range(shape.extra)]
         self.positions = builder.weight(shape.tokens, hidden)
+        self.norm = Norm(builder, stack.norm, hidden) if stack.embedding_norm else None
 
     def __call__(self, batch: int, _: int) -> TapeTensor:
         """Return hidden states (batch, tokens, width) of images, which are held as inputs."""
@@ -67,7 +68,44 @@ class ImageEmbedding:
                 tape.send(weight.slot, weight_gradient)
             tape.send(slot, back)
 
-        return ops.dropout(tape, tape.node(joined, backward), self.rate)
+        result = ops.dropout(tape, tape.node(joined, backward), self.rate)
+        return result if self.norm is None else self.norm(result)
+
+
+class ImageProjector:
+    """Turns the output of a tower of images into tokens of a language model."""
+
+    def __init__(self, builder: ModelBuilder, hidden: int, shape: VisionShape) -> None:
+        self.builder, self.shape = builder, shape
+        width = shape.tower.hidden
+        self.norm = None if shape.activation else Norm(builder, "rms-wide", width)
+        self.first = Linear(builder, hidden, width, bias=shape.bias, name="linear_1")
+        self.second = Linear(builder, hidden, hidden, bias=shape.bias, name="linear_2") if shape.activation else None
+
+    def __call__(self, states: TapeTensor) -> TapeTensor:
+        """Return (batch, tokens, hidden) for the tower's (batch, patches, width)."""
+        tape, (batch, _, width) = self.builder.tape, states.shape
+        size = batch, self.shape.tokens, width
+        if self.second is not None:
+            kept = tape.compute("slice", OpKind.COPY, [states], size, states.dtype)
+            kept = tape.node_op(kept, states, "slice_backward", OpKind.INDEX, dtype=states.dtype)
+            return self.second(ops.activation(tape, self.first(kept), self.shape.activation))
+        pooled = tape.compute("avg_pool2d", OpKind.POOL, [states], size, states.dtype, flops=states.elements)
+        pooled = tape.node_op(pooled, states, "avg_pool2d_backward", OpKind.POOL, dtype=states.dtype)
+        return self.first(pooled if self.norm is None else self.norm(pooled))
+
+
+def place_images(tape: Tape, hidden: TapeTensor, images: TapeTensor) -> TapeTensor:
+    """Replace some of the tokens of ``hidden`` (b, s, width) by those of images (b, t, width)."""
+    result = tape.compute("masked_scatter", OpKind.INDEX, [hidden, images], hidden.shape, hidden.dtype)
+    arrivals = [(hidden.slot, hidden.shape, "masked_fill"), (images.slot, images.shape, "masked_select")]
+
+    def backward(gradient: TapeTensor) -> None:
+        for slot, shape, name in arrivals:
+            back = tape.compute(name, OpKind.INDEX, [gradient], shape, gradient.dtype)
+            tape.send(slot, back)
+
+    return tape.node(result, backward, hidden, images)
 
 
 class SpeechEmbedding:

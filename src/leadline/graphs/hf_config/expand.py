@@ -11,9 +11,9 @@ from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.units import format_bytes
-from leadline.core.workload import Optimizer, Phase, Precision, Quantization, Workload
+from leadline.core.workload import AttentionImplementation, Optimizer, Phase, Precision, Quantization, Workload
 from leadline.files.read import read_input_text
-from leadline.graphs.hf_config.families import read_model_shape
+from leadline.graphs.hf_config.families import read_attention_kernel, read_model_shape, use_attention_kernel
 from leadline.graphs.hf_config.generation import (
     CACHE_BLOCK,
     CacheLayout,
@@ -33,6 +33,7 @@ from leadline.graphs.hf_config.quantization import (
 )
 from leadline.graphs.hf_config.shape import EncoderDecoderShape, ModelShape, StackShape
 from leadline.graphs.hf_config.tape import Tape
+from leadline.graphs.hf_config.vision import read_vision
 from leadline.graphs.hf_config.weight_formats import INT8, ProductKernel, WeightFormat, bitsandbytes_4bit
 
 DEFAULT_SEQUENCE = 2048
@@ -72,10 +73,9 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         UnknownName: The ``model_type`` is unknown.
     """
     config = read_config(workload.model.reference)
-    shape, missing_fields = read_model_shape(_language_model_config(config), workload.model.reference)
-    if workload.adapters is not None and shape.source is not None:
-        raise InvalidInput(f"--lora adapts language models, not this {shape.family}: leave it out")
+    shape, shape_notes = _read_shape(workload, config)
     choices = _choose(workload, shape, config)
+    _check_shape(workload, shape, config, choices)
     run = _Run(workload, shape, choices, cuda=device_type == "cuda")
     graph, layout = run.prefill(choices.sequence)
     between = (choices.sequence + choices.longest) // 2
@@ -87,12 +87,49 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         precision=choices.precision.value,
         optimizer=choices.optimizer.value if workload.phase is Phase.TRAINING else None,
     )
-    notes = tuple(_notes(workload, choices, missing_fields, graph))
-    unmeasured = choices.quantization is not None
+    notes = (*_notes(workload, choices, graph), *shape_notes)
+    has_states = isinstance(shape, StackShape) and any(layer.attention.state_space for layer in shape.layers)
+    unmeasured = choices.quantization is not None or has_states
     if workload.generated is None:
         return TracedJob(graph, loop, notes=notes, low_confidence=unmeasured, longer=tuple(longer))
     generation = expand_decode_steps(run.decode, layout, choices.sequence, workload.generated)
     return TracedJob(graph, loop, notes=notes, low_confidence=unmeasured, generation=generation)
+
+
+def _read_shape(workload: Workload, config: dict[str, Any]) -> tuple[ModelShape, list[str]]:
+    """Return the shape with its images and its attention, and notes about what was assumed or left out."""
+    reference = workload.model.reference
+    shape, missing_fields = read_model_shape(_language_model_config(config), reference)
+    vision, vision_note = read_vision(config, reference)
+    if isinstance(shape, StackShape):
+        shape = shape._replace(vision=vision)
+    kernel = workload.attention or read_attention_kernel(config, reference)
+    if kernel is not None:
+        shape = use_attention_kernel(shape, kernel)
+    notes = [vision_note] if vision_note else []
+    if missing_fields:
+        notes.append(f"{reference} leaves out {', '.join(missing_fields)}: published defaults are used")
+    if config.get("num_nextn_predict_layers"):
+        notes.append("the layers for multi-token prediction are not counted: transformers does not load them")
+    if kernel is not None and workload.attention is None:
+        notes.append(f"the attention is {kernel.value}, as {reference} says; set it with --attention")
+    if isinstance(shape, StackShape) and any(layer.attention.state_space for layer in shape.layers):
+        notes.append("assumed: state-space layers run the kernels of mamba-ssm; no measured step has such layers")
+    return shape, notes
+
+
+def _check_shape(workload: Workload, shape: ModelShape, config: dict[str, Any], choices: _RunSettings) -> None:
+    """Refuse options that the model has no use for, or no room."""
+    if workload.adapters is not None and shape.source is not None:
+        raise InvalidInput(f"--lora adapts language models, not this {shape.family}: leave it out")
+    vision = shape.vision if isinstance(shape, StackShape) else None
+    if vision is not None and choices.sequence < vision.tokens:
+        raise InvalidInput(f"--seq {choices.sequence} is shorter than one image, which has {vision.tokens} tokens")
+    kernel = workload.attention or read_attention_kernel(config, workload.model.reference)
+    if kernel is AttentionImplementation.FLASH and choices.precision.compute in ("float32", "tf32"):
+        raise InvalidInput(
+            f"flash attention computes in 16 bits, but --precision is {choices.precision.value}: use --attention sdpa"
+        )
 
 
 def read_config(reference: str) -> dict[str, Any]:
@@ -126,12 +163,10 @@ def _read_quantization(config: dict[str, Any], workload: Workload) -> Checkpoint
     return quantization
 
 
-def _notes(workload: Workload, choices: _RunSettings, missing_fields: tuple[str, ...], graph: OpGraph) -> Iterator[str]:
+def _notes(workload: Workload, choices: _RunSettings, graph: OpGraph) -> Iterator[str]:
     """Yield notes about assumptions: settings, weights in few bits, adapters, the lengths of batches, the cache."""
     if choices.assumed:
         yield f"assumed: {', '.join(choices.assumed)}"
-    if missing_fields:
-        yield f"{workload.model.reference} leaves out {', '.join(missing_fields)}: published defaults are used"
     if choices.unnamed_dtype:
         yield choices.unnamed_dtype
     yield from _describe_quantization(choices, graph)

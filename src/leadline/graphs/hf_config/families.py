@@ -4,11 +4,12 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-from leadline.core.errors import InvalidInput, UnknownName
-from leadline.graphs.hf_config import decoders, encoders
+from leadline.core.errors import InvalidInput, UnknownName, excerpt
+from leadline.core.workload import AttentionImplementation
+from leadline.graphs.hf_config import decoders, encoders, hybrids
 from leadline.graphs.hf_config.decoders import FamilyStyle
-from leadline.graphs.hf_config.fields import Config, ConfigFields
-from leadline.graphs.hf_config.shape import ModelShape
+from leadline.graphs.hf_config.fields import Config, ConfigFields, model_values
+from leadline.graphs.hf_config.shape import AttentionShape, EncoderDecoderShape, ModelShape, StackShape
 
 Reader = Callable[[ConfigFields, FamilyStyle], ModelShape]
 
@@ -31,6 +32,62 @@ def read_model_shape(config: Config, reference: str) -> tuple[ModelShape, tuple[
     return reader(fields, style), tuple(dict.fromkeys(fields.assumed))
 
 
+def read_attention_kernel(config: Config, reference: str) -> AttentionImplementation | None:
+    """Return the implementation of attention that a configuration names, or ``None`` if it names none.
+
+    Raises:
+        InvalidInput: Leadline does not know the implementation.
+    """
+    named = next(model_values(config, "_attn_implementation", "attn_implementation"), None)
+    if isinstance(named, dict):  # one for each part of a multimodal model; "" is all others
+        named = named.get("text_config", named.get(""))
+    if named is None:
+        return None
+    if named in ("eager", "sdpa"):
+        return AttentionImplementation(named)
+    if isinstance(named, str) and ("flash" in named or named == "flex_attention"):
+        return AttentionImplementation.FLASH
+    raise InvalidInput(
+        f"{reference} has the attention {excerpt(repr(named))}, which is not estimated: set --attention eager, sdpa or "
+        "flash"
+    )
+
+
+def use_attention_kernel(shape: ModelShape, kernel: AttentionImplementation) -> ModelShape:
+    """Return the shape with this implementation of attention in all layers.
+
+    Raises:
+        InvalidInput: transformers has no such implementation for the family.
+    """
+    available = FAMILIES[shape.family][1].kernels.split()
+    if kernel.value not in available:
+        raise InvalidInput(
+            f"transformers has no {kernel.value} attention for {shape.family}: use --attention {' or '.join(available)}"
+        )
+    if isinstance(shape, EncoderDecoderShape):
+        encoder, decoder = (_use_in_stack(stack, kernel) for stack in (shape.encoder, shape.decoder))
+        return shape._replace(encoder=encoder, decoder=decoder)
+    return _use_in_stack(shape, kernel)
+
+
+def _use_in_stack(stack: StackShape, kernel: AttentionImplementation) -> StackShape:
+    is_eager = kernel is AttentionImplementation.EAGER
+
+    def change(attention: AttentionShape) -> AttentionShape:
+        # The implementations that transformers does not share between families are written out already.
+        eager = is_eager and not attention.written_out and attention.relative is None
+        return attention._replace(eager=eager, written_out=attention.written_out and is_eager)
+
+    vision = stack.vision
+    if vision is not None:
+        stack = stack._replace(vision=vision._replace(tower=_use_in_stack(vision.tower, kernel)))
+    layers = (
+        layer._replace(attention=change(layer.attention), cross=None if layer.cross is None else change(layer.cross))
+        for layer in stack.layers
+    )
+    return stack._replace(layers=tuple(layers))
+
+
 READERS: dict[str, Reader] = {
     "opt": decoders.opt,
     "mpt": decoders.mpt,
@@ -44,6 +101,10 @@ READERS: dict[str, Reader] = {
     "t5": encoders.t5,
     "bart": encoders.bart,
     "whisper": encoders.whisper,
+    "mamba": hybrids.mamba,
+    "mamba2": hybrids.mamba2,
+    "jamba": hybrids.jamba,
+    "nemotron_h": hybrids.nemotron_h,
 }
 """Readers of the families that take more than their style to read."""
 

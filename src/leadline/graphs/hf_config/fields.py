@@ -126,15 +126,18 @@ class ConfigFields:
         labels = self.config.get("id2label")
         return len(labels) if isinstance(labels, dict | list) and labels else self.optional("num_labels") or 2
 
-    def windows(self, layers: int, *, pattern: int = 0) -> list[int | None]:
+    def windows(self, layers: int, *, pattern: int = 0, default: int = 0, used: bool = True) -> list[int | None]:
         """Return the sliding window of each layer's attention (``None``: all tokens).
 
         ``layer_types`` decides if the file has it. Otherwise every ``pattern``-th layer sees all tokens and the others
-        the window. Without a pattern, all layers are alike.
+        the window. Without a pattern, all layers are alike but the first ``max_window_layers``. ``default`` is for a
+        file without the field, and ``used`` for one that does not say whether its window is used.
         """
-        if self.config.get("use_sliding_window") is False:
+        if not self.flag("use_sliding_window", default=used):
             return [None] * layers
         window = self.optional("sliding_window", "local_attention", least=0) or None
+        if default and "sliding_window" not in self.config:
+            window = self.size("sliding_window", default=default)
         types = self.config.get("layer_types")
         if isinstance(types, list) and len(types) == layers:
             chunk = self.optional("attention_chunk_size")
@@ -142,7 +145,8 @@ class ConfigFields:
             return [by_type.get(str(kind)) for kind in types]
         every = self.optional("sliding_window_pattern", "global_attn_every_n_layers") or pattern
         if not every:
-            return [window] * layers
+            first = self.optional("max_window_layers", least=0) or 0
+            return [window if layer >= first else None for layer in range(layers)]
         return [window if (layer + 1) % every else None for layer in range(layers)]
 
     def architecture(self) -> str:

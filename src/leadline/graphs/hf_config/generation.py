@@ -20,6 +20,10 @@ CACHE_BLOCK = 16
 """Tokens per block (vLLM's default)."""
 
 
+STATE_WINDOW = 2
+"""Window of the states of a state-space layer, which have the size of one token at any length."""
+
+
 class CachedTensor(NamedTuple):
     """One tensor of the cache (b, heads, tokens, d), and the sliding window that limits its tokens."""
 
@@ -38,27 +42,31 @@ class CacheLayout(NamedTuple):
 
     @property
     def heads(self) -> int:
-        """The fewest heads of any tensor. A latent counts as one head."""
-        return min((shape[1] for shape, _, _ in self.rows), default=0)
+        """The fewest heads of any tensor. A latent counts as one head, and states do not count."""
+        return min((shape[1] for shape, _, window in self.rows if window != STATE_WINDOW), default=0)
 
     @property
     def windows(self) -> tuple[int, ...]:
         """The sliding windows of the layers, each once, the narrowest first."""
-        return tuple(sorted({window for _, _, window in self.rows if window}))
+        return tuple(sorted({window for _, _, window in self.rows if window and window != STATE_WINDOW}))
 
     def size_bytes(self, length: int) -> int:
         """Return the bytes of the cache for sequences of ``length`` tokens."""
         return sum(
-            b * heads * round_to_blocks(_cached_tokens(length, window), self.block) * d * BYTES_PER_ELEMENT[dtype]
+            b * heads * self._capacity(_cached_tokens(length, window), window) * d * BYTES_PER_ELEMENT[dtype]
             for (b, heads, d), dtype, window in self.rows
         )
+
+    def _capacity(self, tokens: int, window: int | None) -> int:
+        """Return the tokens that memory is held for. States are not in blocks."""
+        return 1 if window == STATE_WINDOW else round_to_blocks(tokens, self.block)
 
     def hold(self, tape: Tape, length: int) -> list[CachedTensor]:
         """Allocate the cache of ``length`` tokens on a tape, with room for the next token if it is paged."""
         tensors = []
         for (b, heads, d), dtype, window in self.rows:
             tokens = _cached_tokens(length, window)
-            capacity = tokens if self.block == 1 else round_to_blocks(tokens + 1, self.block)
+            capacity = tokens if self.block == 1 else self._capacity(tokens + 1, window)
             memory = tape.new((b, heads, capacity, d), dtype, CACHE)
             tensors.append(CachedTensor(TapeTensor((b, heads, tokens, d), dtype, memory.storage), window))
         return tensors

@@ -1,20 +1,28 @@
 """Whole models on a tape: embedding, stacks of transformer layers, and head."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
 from leadline.core.graph import OpKind
 from leadline.graphs.hf_config import attention_ops, ops
 from leadline.graphs.hf_config.attention_variants import LatentAttention, RelativeAttention
-from leadline.graphs.hf_config.embeddings import ImageEmbedding, SpeechEmbedding, TokenEmbedding
+from leadline.graphs.hf_config.embeddings import (
+    ImageEmbedding,
+    ImageProjector,
+    SpeechEmbedding,
+    TokenEmbedding,
+    place_images,
+)
+from leadline.graphs.hf_config.experts import MixtureOfExperts
 from leadline.graphs.hf_config.modules import (
     AttentionBlock,
     FeedForwardBlock,
     Linear,
-    MixtureOfExperts,
     ModelBuilder,
     Norm,
 )
+from leadline.graphs.hf_config.selective_scan import SelectiveScanBlock
 from leadline.graphs.hf_config.shape import (
     AttentionShape,
     EncoderDecoderShape,
@@ -22,9 +30,13 @@ from leadline.graphs.hf_config.shape import (
     ImageShape,
     LayerShape,
     ModelShape,
+    SelectiveScanShape,
     StackShape,
 )
+from leadline.graphs.hf_config.state_space import StateSpaceBlock
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
+
+Attention = AttentionBlock | LatentAttention | RelativeAttention | StateSpaceBlock | SelectiveScanBlock
 
 
 class StackContext(NamedTuple):
@@ -32,6 +44,7 @@ class StackContext(NamedTuple):
 
     angles: TapeTensor | None = None  # rotary angles
     bias: TapeTensor | None = None  # bias on the attention scores
+    masks: Mapping[bool, TapeTensor] = {}  # masks that eager attention adds to its scores, without and with a window
     distances: TapeTensor | None = None  # table of embedded distances
     memory: TapeTensor | None = None  # output of an encoder
     memory_bias: TapeTensor | None = None  # bias on the scores against it
@@ -43,23 +56,30 @@ class TransformerLayer:
     def __init__(self, builder: ModelBuilder, shape: LayerShape) -> None:
         self.builder, self.shape = builder, shape
         hidden = shape.attention.hidden
-        with builder.scope("self_attn"):
-            self.attention = make_attention(builder, shape.attention)
+        single = shape.layout == "single"
+        self.attention: Attention | None = None
+        if not (single and shape.feed_forward.width):
+            with builder.scope("self_attn"):
+                self.attention = make_attention(builder, shape.attention)
         with builder.scope("cross_attn"):
             self.cross = AttentionBlock(builder, shape.cross) if shape.cross is not None else None
         self.cross_norm = Norm(builder, shape.norm, hidden) if shape.cross is not None else None
-        feed_forward = shape.feed_forward
-        block = MixtureOfExperts if feed_forward.experts else FeedForwardBlock
-        with builder.scope("mlp"):
-            self.feed_forward = block(builder, hidden, feed_forward)
-        count = {"sandwich": 4, "parallel": 1}.get(shape.layout, 2)
+        self.feed_forward: FeedForwardBlock | MixtureOfExperts | None = None
+        if shape.feed_forward.width:
+            block = MixtureOfExperts if shape.feed_forward.experts else FeedForwardBlock
+            with builder.scope("mlp"):
+                self.feed_forward = block(builder, hidden, shape.feed_forward)
+        count = {"sandwich": 4, "parallel": 1, "single": 1}.get(shape.layout, 2)
         self.norms = [
             Norm(builder, shape.norm, hidden) if position or shape.first_norm else None for position in range(count)
         ]
 
     def __call__(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
         """Return the output of the layer, with the shape of ``hidden``."""
-        runs = {"parallel": self._parallel, "parallel2": self._parallel, "post": self._post, "after": self._after}
+        runs = {
+            "parallel": self._parallel, "parallel2": self._parallel, "post": self._post, "after": self._after,
+            "single": self._single,
+        }  # fmt: skip
         return runs.get(self.shape.layout, self._pre)(hidden, context)
 
     def _pre(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
@@ -72,7 +92,7 @@ class TransformerLayer:
             mixed = self.cross(self.cross_norm(hidden), None, context.memory, context.memory_bias)
             hidden = self._add_residual(hidden, mixed)
             del mixed
-        mixed = self.feed_forward(self._norm(1, hidden))
+        mixed = self._feed(self._norm(1, hidden))
         mixed = self._norm(3, mixed) if sandwich else mixed
         return self._add_residual(hidden, mixed)
 
@@ -84,27 +104,41 @@ class TransformerLayer:
             mixed = ops.dropout(tape, self.cross(hidden, None, context.memory, context.memory_bias), rate)
             hidden = self.cross_norm(ops.add(tape, hidden, mixed))
         del mixed
-        mixed = ops.dropout(tape, self.feed_forward(hidden), rate)
+        mixed = ops.dropout(tape, self._feed(hidden), rate)
         return self._norm(1, ops.add(tape, hidden, mixed))
 
     def _after(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
         hidden = self._add_residual(hidden, self._norm(0, self._attend(hidden, context)))
-        return self._add_residual(hidden, self._norm(1, self.feed_forward(hidden)))
+        return self._add_residual(hidden, self._norm(1, self._feed(hidden)))
 
     def _parallel(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
         tape, rate = self.builder.tape, self.shape.dropout
         first = self._norm(0, hidden)
         second = self._norm(1, hidden) if self.shape.layout == "parallel2" else first
         mixed = ops.dropout(tape, self._attend(first, context), rate)
-        feed_output = ops.dropout(tape, self.feed_forward(second), rate)
+        feed_output = ops.dropout(tape, self._feed(second), rate)
         return ops.add(tape, ops.add(tape, feed_output, mixed), hidden)
 
+    def _single(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
+        tape = self.builder.tape
+        normal = self._norm(0, tape.cast(hidden, self.builder.dtype))
+        mixed = self._attend(normal, context) if self.feed_forward is None else self._feed(normal)
+        return self._add_residual(tape.cast(hidden, "float32") if self.shape.wide_residual else hidden, mixed)
+
+    def _feed(self, hidden: TapeTensor) -> TapeTensor:
+        return hidden if self.feed_forward is None else self.feed_forward(hidden)
+
     def _attend(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
+        if self.attention is None:
+            return hidden
+        if isinstance(self.attention, StateSpaceBlock | SelectiveScanBlock):
+            return self.attention(hidden)
         if isinstance(self.attention, RelativeAttention):
             return self.attention(hidden, context.distances)
         if isinstance(self.attention, LatentAttention):
-            return self.attention(hidden, context.angles)
-        return self.attention(hidden, context.angles, None, context.bias)
+            return self.attention(hidden, context.angles, context.masks.get(False))
+        mask = context.masks.get(bool(self.shape.attention.window))
+        return self.attention(hidden, context.angles, None, context.bias, mask)
 
     def _add_residual(self, hidden: TapeTensor, mixed: TapeTensor) -> TapeTensor:
         """Add the output of one half to its input."""
@@ -116,10 +150,12 @@ class TransformerLayer:
         return hidden if norm is None else norm(hidden)
 
 
-def make_attention(
-    builder: ModelBuilder, shape: AttentionShape
-) -> AttentionBlock | LatentAttention | RelativeAttention:
+def make_attention(builder: ModelBuilder, shape: AttentionShape) -> Attention:
     """Make the attention block of a shape."""
+    if isinstance(shape.state_space, SelectiveScanShape):
+        return SelectiveScanBlock(builder, shape.hidden, shape.state_space)
+    if shape.state_space is not None:
+        return StateSpaceBlock(builder, shape.hidden, shape.state_space)
     if shape.latent is not None:
         return LatentAttention(builder, shape, shape.latent)
     if shape.relative is not None:
@@ -146,20 +182,30 @@ class Tower:
         self.project_out = Linear(builder, narrow, shape.hidden, bias=False) if narrow else None
 
     def __call__(
-        self, batch: int, sequence: int, memory: TapeTensor | None = None, memory_bias: TapeTensor | None = None
+        self,
+        batch: int,
+        sequence: int,
+        memory: TapeTensor | None = None,
+        memory_bias: TapeTensor | None = None,
+        images: TapeTensor | None = None,
     ) -> TapeTensor:
-        """Return hidden states (batch, tokens, width). Images and sounds have their own number of tokens."""
+        """Return hidden states (batch, tokens, width). Images and sounds have their own number of tokens.
+
+        Projected ``images`` take the place of some tokens.
+        """
         tape, shape = self.builder.tape, self.shape
         sequence = sequence if shape.source is None else shape.source.tokens
         attention = shape.layers[0].attention
         rotated = attention.rotary if attention.latent is None else attention.latent.rotary
         angles = tape.new((batch, sequence, rotated), self.builder.dtype) if rotated else None
         distances = self.distance_norm(self.distances) if self.distances and self.distance_norm else self.distances
-        context = StackContext(angles, self._bias(sequence), distances, memory, memory_bias)
-        del angles, distances
+        bias, masks = self._bias(sequence), self._masks(batch, sequence)
+        context = StackContext(angles, bias, masks, distances, memory, memory_bias)
+        del angles, bias, masks, distances
         embedded = self.embedding(batch, sequence)  # held until the last layer has run, as its owner holds it
-        hidden = self._run_layers(embedded, context)
-        del embedded
+        hidden = embedded if images is None else place_images(tape, embedded, images)
+        hidden = self._run_layers(hidden, context)
+        del embedded, images
         if self.final_norm is not None:
             hidden = self.final_norm(hidden)
         hidden = ops.dropout(tape, hidden, shape.final_dropout)
@@ -181,6 +227,17 @@ class Tower:
     def table(self) -> TapeTensor | None:
         """The embedding of tokens, or ``None`` for images and sounds."""
         return self.embedding.table if isinstance(self.embedding, TokenEmbedding) else None
+
+    def _masks(self, batch: int, sequence: int) -> dict[bool, TapeTensor]:
+        """Make the masks of eager attention, with and without a window. A bias includes its mask."""
+        builder, shapes = self.builder, [layer.attention for layer in self.shape.layers]
+        if not (shapes[0].eager and shapes[0].causal) or self.buckets is not None:
+            return {}
+        tokens = sequence + max((cached.tensor.shape[2] for cached in builder.past), default=0)
+        return {
+            window: attention_ops.causal_mask(builder.tape, batch, sequence, tokens, builder.dtype, window=window)
+            for window in sorted({bool(shape.window) for shape in shapes if shape.state_space is None})
+        }
 
     def _bias(self, sequence: int) -> TapeTensor | None:
         if self.buckets is None:
@@ -273,6 +330,11 @@ class TransformerModel:
         if isinstance(shape, EncoderDecoderShape):
             self.encoder = Tower(builder, shape.encoder)
             self.cross_bias_heads = stack.layers[0].attention.heads if shape.cross_bias else 0
+        self.vision: tuple[Tower, ImageProjector] | None = None
+        if stack.vision is not None:
+            with builder.scope("vision_tower"):
+                tower = Tower(builder, stack.vision.tower)
+            self.vision = tower, ImageProjector(builder, stack.hidden, stack.vision)
         self.tower = Tower(builder, stack, self.encoder.table if self.encoder else None)
         width = stack.embedding if stack.project_out else stack.hidden
         self.head = ModelHead(builder, width, shape.head, self.tower.table)
@@ -285,7 +347,12 @@ class TransformerModel:
             memory = self.encoder(batch, sequence)
             if self.cross_bias_heads:
                 bias = tape.new((1, self.cross_bias_heads, sequence, memory.shape[1]), memory.dtype)
-        hidden = self.tower(batch, sequence, memory, bias)
+        images = None
+        if self.vision is not None and not self.builder.past:
+            tower, project = self.vision
+            images = project(tower(batch, 0))
+        hidden = self.tower(batch, sequence, memory, bias, images)
+        del images
         if self.builder.last_only:
             hidden = hidden.view(batch, 1, hidden.shape[2])
         scores = self.head(hidden)
@@ -305,5 +372,5 @@ def _embedding(
     if shape.source is None:
         return TokenEmbedding(builder, shape, table)
     if isinstance(shape.source, ImageShape):
-        return ImageEmbedding(builder, shape.hidden, shape.source, shape.dropout)
+        return ImageEmbedding(builder, shape, shape.source)
     return SpeechEmbedding(builder, shape.hidden, shape.source, shape.dropout)

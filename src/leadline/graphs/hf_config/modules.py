@@ -1,12 +1,11 @@
 """Modules of a transformer without data. Each makes its weights once, and runs on the tape when called."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from leadline.core.graph import OpKind, StorageCategory
+from leadline.core.graph import StorageCategory
 from leadline.core.workload import Adapters
 from leadline.graphs.hf_config import attention_ops, ops
 from leadline.graphs.hf_config.adapters import LowRankAdapter, QuantizedWeight
@@ -185,9 +184,14 @@ class AttentionBlock:
         self.key_norm = _head_norm(builder, shape, shape.kv_heads)
 
     def __call__(
-        self, hidden: TapeTensor, angles: TapeTensor | None, memory: TapeTensor | None, bias: TapeTensor | None
+        self,
+        hidden: TapeTensor,
+        angles: TapeTensor | None,
+        memory: TapeTensor | None,
+        bias: TapeTensor | None,
+        mask: TapeTensor | None = None,
     ) -> TapeTensor:
-        """Return the attended values of the tokens of ``hidden`` (batch, sequence, width)."""
+        """Return the attended values of the tokens of ``hidden`` (batch, sequence, width). Eager ones add ``mask``."""
         shape, tape = self.shape, self.builder.tape
         batch, sequence, _ = hidden.shape
         query, key, value = self._project(hidden, hidden if memory is None else memory)
@@ -201,18 +205,21 @@ class AttentionBlock:
             query, key = (attention_ops.rotate_positions(tape, tensor, angles, shape.rotary) for tensor in (query, key))
         if shape.causal:
             key, value = self.builder.cache_tensors(key, value, window=shape.window)
-        mixed = self._mix(query, key, value, memory, bias)
+        mixed = self._mix(query, key, value, memory, bias, mask)
         del query, key, value
         return self.out(mixed.view(batch, sequence, shape.query_width))
 
     def _mix(
-        self, query: TapeTensor, key: TapeTensor, value: TapeTensor, memory: TapeTensor | None, bias: TapeTensor | None
-    ) -> TapeTensor:
+        self, query: TapeTensor, key: TapeTensor, value: TapeTensor, memory: TapeTensor | None,
+        bias: TapeTensor | None, mask: TapeTensor | None,
+    ) -> TapeTensor:  # fmt: skip
         shape, tape = self.shape, self.builder.tape
         times = shape.heads // shape.kv_heads
         if tape.autocast:
             query, key, value = (tape.cast(tensor, tape.autocast) for tensor in (query, key, value))
         flash = self.builder.cuda and query.dtype != "float32"
+        if shape.eager:
+            return self._mix_eagerly(query, key, value, bias, mask)
         if times > 1 and shape.spread:
             key, value = (
                 attention_ops.repeat(tape, key, "clone", heads=times),
@@ -224,8 +231,9 @@ class AttentionBlock:
         if bias is not None and bias.slot is not None:
             bias = attention_ops.copy_tensor(tape, bias, "where")
         return attention_ops.fused_attention(
-            tape, query, key, value, causal=causal, window=shape.window, cuda=self.builder.cuda, bias=bias
-        )
+            tape, query, key, value, causal=causal, window=shape.window, cuda=self.builder.cuda, bias=bias,
+            sinks=self.sinks,
+        )  # fmt: skip
 
     def _mix_unfused(
         self, query: TapeTensor, key: TapeTensor, value: TapeTensor, bias: TapeTensor | None
@@ -238,11 +246,31 @@ class AttentionBlock:
         if shape.fused:
             query = attention_ops.copy_tensor(tape, query, "clone")
         mixed, scores = attention_ops.unfused_attention(
-            tape, query, key, value, bias=bias, sinks=self.sinks, capped=shape.capped,
-            dropout=shape.dropout,
+            tape, query, key, value, bias=bias, capped=shape.capped, dropout=shape.dropout,
+            softmax_type=shape.softmax if shape.written_out else "own",
         )  # fmt: skip
         self.builder.scores = scores if shape.written_out else None
         return mixed
+
+    def _mix_eagerly(
+        self, query: TapeTensor, key: TapeTensor, value: TapeTensor, bias: TapeTensor | None, mask: TapeTensor | None
+    ) -> TapeTensor:
+        """Mix op by op as transformers does: products need heads before tokens, and linear layers tokens before heads.
+
+        The copies between these orders have a gradient that is copied, too.
+        """
+        shape, tape = self.shape, self.builder.tape
+        times = shape.heads // shape.kv_heads
+        query = attention_ops.clone_both_ways(tape, query)
+        copied = self.builder.caching and shape.causal
+        key, value = (attention_ops.clone_both_ways(tape, tensor, forward=not copied) for tensor in (key, value))
+        if times > 1:
+            key, value = (attention_ops.repeat(tape, tensor, "clone", heads=times) for tensor in (key, value))
+        mixed, self.builder.scores = attention_ops.unfused_attention(
+            tape, query, key, value, bias=bias, mask=mask, sinks=self.sinks, capped=shape.capped,
+            dropout=shape.dropout, softmax_type=shape.softmax,
+        )  # fmt: skip
+        return attention_ops.clone_both_ways(tape, mixed)
 
     def _project(self, hidden: TapeTensor, memory: TapeTensor) -> tuple[TapeTensor, TapeTensor, TapeTensor]:
         shape = self.shape
@@ -289,82 +317,6 @@ class FeedForwardBlock:
         else:
             inner = ops.activation(tape, self.up(hidden), shape.activation)
         return self.down(ops.dropout(tape, inner, shape.dropout))
-
-
-class MixtureOfExperts:
-    """Feed-forward blocks of which a router picks some for each token, and a block that every token may pass too.
-
-    The products of all experts are one kernel, which stays in the weights' type under autocast.
-    """
-
-    def __init__(self, builder: ModelBuilder, hidden: int, shape: FeedForwardShape) -> None:
-        self.tape, self.shape = builder.tape, shape
-        self.router = Linear(builder, shape.experts, hidden, bias=shape.router_bias, plain=True)
-        with builder.scope("experts"):
-            self.experts = FeedForwardBlock(builder, hidden, shape._replace(fused=True), experts=shape.experts)
-        shared_shape = shape._replace(width=shape.shared, bias=False, fused=False)
-        with builder.scope("shared_experts"):
-            self.shared = FeedForwardBlock(builder, hidden, shared_shape) if shape.shared else None
-        gate = "shared_expert_gate"
-        self.shared_gate = Linear(builder, 1, hidden, bias=False, name=gate) if shape.shared_gate else None
-
-    def __call__(self, hidden: TapeTensor) -> TapeTensor:
-        """Return the weighted sum of the outputs of each token's experts."""
-        shape, tape = self.shape, self.tape
-        weights = route(tape, self.router(hidden), shape.used)
-        chosen = gather_expert_tokens(tape, hidden, shape.experts, shape.used)
-        total = combine_expert_outputs(tape, self.experts(chosen), weights, hidden.shape)
-        del chosen
-        if self.shared is None:
-            return total
-        shared_output = self.shared(hidden)
-        if self.shared_gate is not None:
-            shared_output = ops.multiply(tape, shared_output, ops.activation(tape, self.shared_gate(hidden), "sigmoid"))
-        return ops.add(tape, total, shared_output)
-
-
-def route(tape: Tape, scores: TapeTensor, used: int) -> TapeTensor:
-    """Return the weights of each token's ``used`` best experts, by their scores."""
-    n, shape = scores.elements, scores.shape
-    probabilities = tape.compute("_softmax", OpKind.SOFTMAX, [scores], shape, "float32", flops=5.0 * n)
-    best = tape.compute("topk", OpKind.REDUCTION, [probabilities], (*shape[:-1], used), "float32", flops=n)
-    return tape.node_op(
-        best, scores, "_softmax_backward_data", OpKind.SOFTMAX, [probabilities], dtype=scores.dtype, flops=4.0 * n
-    )
-
-
-def gather_expert_tokens(tape: Tape, hidden: TapeTensor, experts: int, used: int) -> TapeTensor:
-    """Gather the tokens of each expert, in equal numbers: (experts, tokens · used ÷ experts, width).
-
-    With fewer choices than experts, each goes to an expert of its own and the other experts are idle.
-    """
-    width = hidden.shape[-1]
-    choices = hidden.elements // width * used
-    busy = min(experts, choices)
-    gathered = busy, math.ceil(choices / busy), width
-    result = tape.compute("index", OpKind.INDEX, [hidden], gathered, hidden.dtype)
-    return tape.node_op(result, hidden, "index_put_", OpKind.INDEX, dtype=hidden.dtype, read=2.0 * result.bytes)
-
-
-def combine_expert_outputs(tape: Tape, result: TapeTensor, weights: TapeTensor, shape: tuple[int, ...]) -> TapeTensor:
-    """Weight the experts' outputs, restore the order of the tokens, and sum those of each token."""
-    weighed = tape.pointwise("mul", result, weights)
-    ordered = tape.compute("index", OpKind.INDEX, [weighed], result.shape, result.dtype)
-    del weighed
-    total = tape.sum_to(ordered, shape, result.dtype)
-    del ordered
-
-    def backward(gradient: TapeTensor) -> None:
-        spread = tape.compute("index_put_", OpKind.INDEX, [gradient], result.shape, result.dtype)
-        product = tape.pointwise("mul", spread, result)
-        weight_gradient = tape.sum_to(product, weights.shape, weights.dtype)
-        del product
-        tape.send(weights.slot, weight_gradient)
-        back = tape.pointwise("mul", spread, weights)
-        del spread
-        tape.send(result.slot, back)
-
-    return tape.node(total, backward)
 
 
 def _head_norm(builder: ModelBuilder, shape: AttentionShape, heads: int) -> Norm | None:

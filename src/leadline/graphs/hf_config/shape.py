@@ -27,6 +27,51 @@ class RelativeAttentionShape(NamedTuple):
     fused: bool = False
 
 
+class StateSpaceShape(NamedTuple):
+    """A Mamba-2 mixer, which has the place of attention."""
+
+    heads: int
+    head_dim: int
+    state: int  # numbers of the state for each channel
+    groups: int  # groups of heads that share their inputs' and outputs' projections
+    kernel: int  # tokens that the convolution spans
+    chunk: int  # tokens that are mixed by products; states pass between chunks
+    bias: bool = False
+    kernel_bias: bool = True
+
+    @property
+    def inner(self) -> int:
+        """Width of the mixed tokens."""
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Width of what the convolution passes: tokens, and their inputs' and outputs' projections."""
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def projected(self) -> int:
+        """Width of the first projection: a gate, what is convolved, and a step for each head."""
+        return self.inner + self.convolved + self.heads
+
+    def chunks(self, sequence: int) -> tuple[int, int]:
+        """Return the tokens of a chunk and the number of chunks of a sequence."""
+        chunk = min(self.chunk, sequence)
+        return chunk, -(-sequence // chunk)
+
+
+class SelectiveScanShape(NamedTuple):
+    """A Mamba mixer, which has the place of attention."""
+
+    inner: int  # width of the mixed tokens
+    state: int  # numbers of the state for each channel
+    rank: int  # width from which the steps are projected
+    kernel: int  # tokens that the convolution spans
+    bias: bool = False
+    kernel_bias: bool = True
+    normed: bool = False  # norms of the steps, and of the inputs' and outputs' projections (Jamba)
+
+
 class AttentionShape(NamedTuple):
     """One attention block.
 
@@ -39,6 +84,9 @@ class AttentionShape(NamedTuple):
         sinks: Each head has a learned score beside those of the tokens.
         capped: A tanh bounds the scores.
         written_out: The scores are computed op by op and held, without a fused kernel.
+        eager: As transformers' ``eager_attention_forward`` does, with a mask that is added and copies between axes.
+        softmax: How such scores become probabilities: ``wide`` (in float32), ``own`` (in the scores' type), or ``bare``
+            (the same, without a cast to the values' type).
         dropout: Dropout of such scores.
     """
 
@@ -58,8 +106,11 @@ class AttentionShape(NamedTuple):
     sinks: bool = False
     capped: bool = False
     written_out: bool = False
+    eager: bool = False
+    softmax: str = "wide"
     latent: LatentAttentionShape | None = None
     relative: RelativeAttentionShape | None = None
+    state_space: StateSpaceShape | SelectiveScanShape | None = None
     dropout: float = 0.0
 
     @property
@@ -86,6 +137,7 @@ class FeedForwardShape(NamedTuple):
     router_bias: bool = False
     shared: int = 0  # width of a block that every token passes beside its experts, or 0
     shared_gate: bool = False  # the output of that block is weighted
+    latent: int = 0  # width of a projection of the tokens that experts work on, or 0
     dropout: float = 0.0  # dropout inside the block
 
 
@@ -94,19 +146,22 @@ class LayerShape(NamedTuple):
 
     Attributes:
         layout: ``pre`` (norms before each half), ``sandwich`` (before and after), ``after`` (only after, inside the
-            residual), ``post`` (after the residual, as BERT), ``parallel`` (one norm, both halves at once) or
-            ``parallel2`` (a norm for each).
+            residual), ``post`` (after the residual, as BERT), ``parallel`` (one norm, both halves at once),
+            ``parallel2`` (a norm for each) or ``single`` (one norm and one half: the feed-forward block if there is
+            one, else attention).
+        wide_residual: The residual stream is in float32.
         norm: One of the kinds of ``Norm``.
         first_norm: False if the layer has no first norm.
     """
 
     attention: AttentionShape
-    feed_forward: FeedForwardShape
+    feed_forward: FeedForwardShape  # none if it has no width
     layout: str = "pre"
     norm: str = "layer"
     dropout: float = 0.0
     cross: AttentionShape | None = None
     first_norm: bool = True
+    wide_residual: bool = False
 
 
 class HeadShape(NamedTuple):
@@ -131,6 +186,7 @@ class ImageShape(NamedTuple):
     patch: int
     channels: int
     extra: int = 1
+    bias: bool = True  # of the patches' product
 
     @property
     def tokens(self) -> int:
@@ -171,6 +227,20 @@ class StackShape(NamedTuple):
     relative_norm: bool = False
     dropout: float = 0.0
     final_dropout: float = 0.0
+    vision: "VisionShape | None" = None  # images whose tokens take the place of some of the text's
+
+
+class VisionShape(NamedTuple):
+    """A tower of images and the projector of its output into a language model: ``tokens`` for each image.
+
+    The projector is two linear layers around an ``activation``, or without one a mean over patches, an RMS norm and a
+    product.
+    """
+
+    tower: StackShape
+    tokens: int
+    activation: str = ""
+    bias: bool = False
 
 
 class EncoderDecoderShape(NamedTuple):

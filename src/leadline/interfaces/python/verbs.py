@@ -42,6 +42,7 @@ class WorkloadKeywords(TypedDict, total=False):
     generate: int
     paged: bool
     precision: str
+    attention: str
     optimizer: str
     lora: int
     lora_embeddings: bool
