@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.tables import read_table
+from benchmarks.tables import read_table, select_rows
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
 from leadline.estimators.parallelism.product_times import ITEM_BYTES, PARAMETERS, ProductCurves, product_seconds
@@ -25,6 +25,10 @@ FITTED_ROWS = 3_000
 """Rows of a curve that the fit draws: more change nothing."""
 SCALE = 0.1
 """Log error from which on a row counts less."""
+LEAST_TOKENS = 1024
+"""Fewer tokens are no microbatch of a training step."""
+FEWEST = 30
+"""Rows of a kernel of experts that are enough for its median."""
 TIGHTNESS = 0.3
 """Weight of the starts of the parameters, in log units against errors of ``SCALE``."""
 
@@ -160,3 +164,34 @@ def _peak_seconds(part: ProductRows) -> Array:
     moved = size * (part.m + part.n) * part.k + 2 * part.m * part.n
     computing = 2 * part.m * part.n * part.k / part.device.peak_flops_per_s[part.dtype]
     return np.asarray(np.maximum(computing, moved / (part.device.memory_bytes_per_s or np.nan)))
+
+
+def expert_ratios(data: Path, curves: ProductCurves) -> dict[str, dict[str, float]]:
+    """Return the measured time of fused experts over that of their parts, for each device.
+
+    Their parts are grouped products by the law, and a pass over memory of the tokens that are gathered, the activation
+    and the sum. All experts are on one GPU, in bfloat16. Each engine has its median, and the fastest engine counts;
+    ``spread`` is half of the range that holds 90 % of its logarithms. Tokens are balanced where a table has such rows.
+    """
+    cells, catalog, ratios = read_table(data, "aic_moe"), TomlCatalog(), {}
+    large = (cells["moe_ep_size"] == 1) & (cells["moe_dtype"] == "bfloat16") & (cells["op_name"] == "moe")
+    large &= cells["num_tokens"] >= LEAST_TOKENS
+    large &= cells["num_tokens"] * cells["topk"] >= LEAST_M * cells["num_experts"]
+    large &= ~np.char.endswith(cells["kernel_source"], "nongated")
+    for name, device in DEVICES.items():
+        chosen = large & (cells["device"] == name)
+        even = chosen & (cells["distribution"] == "balanced")
+        rows = select_rows(cells, even if even.any() else chosen)
+        m = rows["num_tokens"] * rows["topk"] / rows["num_experts"]
+        width, hidden, experts = rows["inter_size"] / rows["moe_tp_size"], rows["hidden_size"], rows["num_experts"]
+        rates = curves.rates([catalog.device(device)], ["bfloat16"])
+        law = product_seconds(rates, m[None], 2 * width[None], hidden[None], experts[None], busy=True)
+        law += product_seconds(rates, m[None], hidden[None], width[None], experts[None], busy=True)
+        law += 2 * m * experts * (3 * hidden + 3 * width) / rates.memory
+        logs = np.log(rows["latency_ms"] / 1e3 / law[0])
+        parts = [logs[rows["kernel_source"] == kernel] for kernel in np.unique(rows["kernel_source"])]
+        fastest = min((part for part in parts if len(part) >= FEWEST), key=lambda part: float(np.median(part)))
+        spread = np.subtract(*np.quantile(fastest, (0.95, 0.05))) / 2
+        values = {"ratio": np.exp(np.median(fastest)), "spread": spread, "n": len(fastest)}
+        ratios[device] = {key: round(float(value), 3) for key, value in values.items()}
+    return ratios

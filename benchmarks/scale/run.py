@@ -96,7 +96,7 @@ class _Predictions:
 _AT_PEAK = {name: 1.0 if name.startswith("tile") else 1e-9 for name in PARAMETERS} | {"memory": 1.0, "overlap": 30.0}
 _PEAK_CURVES = ProductCurves((), np.log([list(_AT_PEAK.values())]))
 _BOUNDS = {
-    "products": 1.0, "products_narrow": 1.0,
+    "products": 1.0, "products_narrow": 1.0, "grouped": 1.0,
     "stream": 12.0, "inner": 4.0, "eager": 1.0, "head": 1.0, "flash1": 1.0, "flash2": 1.0, "flash3": 1.0, "link": 1.0,
     "network": 1.0, "optimizer_bytes": 20.0, "written": 4.0, "imbalance": 1.0, "tensor_overlapped": 1.0,
     "data_exposed": 1.0, "data_overlapped": 0.1, "send_overlapped": 1.0, "uneven": 1.0,

@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.scale.fit import fit_step_model, left_out_errors
-from benchmarks.scale.products import LEAST_M, LEAST_SIDE, ProductRows, fit_curves, held_out_errors, product_rows
+from benchmarks.scale.products import (
+    LEAST_M,
+    LEAST_SIDE,
+    ProductRows,
+    expert_ratios,
+    fit_curves,
+    held_out_errors,
+    product_rows,
+)
 from benchmarks.scale.rows import SLOWEST_SWEPT_MFU, SWEEP, ScaleRow, scale_rows
 from benchmarks.shipped.cards import ProductTimesCard, StepModelCard, write_card
 from leadline.core.errors import InvalidInput, LeadlineError
@@ -75,12 +83,14 @@ def card_of(rows: Sequence[ScaleRow], model: DecoderStepModel) -> StepModelCard:
     )
 
 
-def products_card(parts: Sequence[ProductRows], curves: ProductCurves) -> ProductTimesCard:
+def products_card(data: Path, parts: Sequence[ProductRows], curves: ProductCurves) -> ProductTimesCard:
     """Return the card of the curves of matrix products."""
     return ProductTimesCard(
         schema="leadline.product-times/1",
         made_on=datetime.now(UTC).date().isoformat(),
-        sources=("ai-dynamo/aiconfigurator at 095f58a51: matrix products in TensorRT-LLM, vLLM and SGLang",),
+        sources=(
+            "ai-dynamo/aiconfigurator at 095f58a51: matrix products and fused experts in TensorRT-LLM, vLLM and SGLang",
+        ),
         licence="Apache-2.0",
         rows=sum(len(part.m) for part in parts),
         devices=tuple(dict.fromkeys(part.device.name for part in parts)),
@@ -89,6 +99,7 @@ def products_card(parts: Sequence[ProductRows], curves: ProductCurves) -> Produc
             for name, logs in zip(curves.names, curves.logs, strict=True)
         },
         errors=held_out_errors(parts, curves),
+        experts=expert_ratios(data, curves),
         limits=(
             f"products of at least {LEAST_M} rows, with other sides of at least {LEAST_SIDE}, alone on the GPU",
             "engines differ by up to 7 % on the same product; a curve is their mean",
@@ -109,7 +120,7 @@ def main(arguments: list[str]) -> int:
         model = fit_step_model(rows, curves)
         write_arrays(folder / STEP_MODEL_FILE, model.dump())
         write_card(folder / STEP_MODEL_CARD_FILE, card_of(rows, model))
-        write_card(folder / PRODUCTS_CARD_FILE, products_card(products, curves))
+        write_card(folder / PRODUCTS_CARD_FILE, products_card(data, products, curves))
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -77,6 +77,8 @@ class ProductTimesCard(msgspec.Struct, frozen=True, kw_only=True):
         curves: compute capability and dtype to the law's parameters.
         errors: split to errors in percent (``median``, ``p90``, and ``roofline``, the median of the peak with one
             constant) and the number of products ``n``.
+        experts: device to the measured time of fused experts over that of their products by the law (``ratio``), half
+            of the range of its logarithms (``spread``), and the number of layers ``n``.
     """
 
     schema: str
@@ -87,6 +89,7 @@ class ProductTimesCard(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...]
     curves: dict[str, dict[str, float]]
     errors: dict[str, dict[str, float]]
+    experts: dict[str, dict[str, float]]
     limits: tuple[str, ...]
     versions: dict[str, str]
 

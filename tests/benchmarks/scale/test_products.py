@@ -12,6 +12,7 @@ from benchmarks.scale.ship import PRODUCTS_CARD_FILE
 from benchmarks.shipped.cards import ProductTimesCard
 from leadline.catalog.read import TomlCatalog
 from leadline.estimators.parallelism.product_times import PARAMETERS, ProductCurves
+from leadline.estimators.parallelism.step_parts import COEFFICIENTS
 from leadline.training.decoder_steps import shipped_step_model
 from leadline.training.shipped_files import read_shipped
 
@@ -55,6 +56,16 @@ def test_the_card_describes_the_shipped_curves():
     assert set(halves) == {f"{name}: half of the shapes" for name in CURVES.names}
     assert all(figures["median"] < min(15, figures["roofline"]) for figures in halves.values())
     assert "aiconfigurator" in card.sources[0]
+    assert all(0.7 < figures["ratio"] < 1.6 and figures["n"] > 100 for figures in card.experts.values())
+    assert set(card.experts) == set(card.devices)
+
+
+def test_the_factor_of_experts_starts_within_the_spread_of_the_devices():
+    card = msgspec.json.decode(read_shipped(PRODUCTS_CARD_FILE), type=ProductTimesCard)
+    logs = np.log([figures["ratio"] for figures in card.experts.values()])
+    start, deviation = COEFFICIENTS["grouped"]
+    assert abs(logs.mean() - np.log(start)) < deviation
+    assert logs.std() == pytest.approx(deviation, abs=0.05)
 
 
 def test_the_shipped_curves_predict_the_measured_products():

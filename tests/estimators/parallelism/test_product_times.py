@@ -47,6 +47,13 @@ def test_one_more_tile_than_a_wave_holds_takes_longer_than_one_less():
     assert more / less > 133 / 132
 
 
+def test_experts_share_the_waves_of_a_kernel():
+    rates = CURVES.rates([CATALOG.device("H100 SXM5 80GB")], ["bfloat16"])
+    m, n, k = (np.array([[side]], float) for side in (128, 1024, 4096))
+    alone, together = product_seconds(rates, m, n, k), product_seconds(rates, m, n, k, 64)
+    assert 2 * alone < together < 32 * alone
+
+
 def test_eight_bits_are_faster_than_sixteen_and_slower_than_twice_as_fast():
     half, eight = (seconds("H100 SXM5 80GB", 8192, 8192, 8192, dtype, busy=True) for dtype in ("bfloat16", "float8"))
     assert 1 < half / eight < 2

@@ -60,6 +60,7 @@ class DecoderWork(Frozen):
         kernels: Kernels of all layers, forward and backward, as the framework launches them.
         parameters: Number of weights.
         trained: Number of weights with a gradient.
+        head_width: Width of a head of attention.
     """
 
     width: int
@@ -76,6 +77,7 @@ class DecoderWork(Frozen):
     kernels: float
     parameters: float
     trained: float
+    head_width: float = 128.0
 
     @property
     def reductions(self) -> float:
@@ -142,6 +144,7 @@ def read_work(graph: OpGraph, microbatches: int) -> DecoderWork:
         kernels=kernels / microbatches,
         parameters=float(graph.parameters),
         trained=float(graph.parameters) * trained,
+        head_width=float(next((op.dims["d"] for op in fused if "d" in op.dims), 128)),
     )
 
 

@@ -98,9 +98,12 @@ def dense_peak(device: Device, dtype: str) -> float:
     return peak
 
 
-def product_seconds(rates: Rates, m: Array, n: Array, k: Array, *, busy: bool = False) -> Array:
+def product_seconds(
+    rates: Rates, m: Array, n: Array, k: Array, groups: Array | float = 1.0, *, busy: bool = False
+) -> Array:
     """Return the seconds of products (n, p), one row a device.
 
+    ``groups`` products of the same shape share the waves of one kernel, as those of experts do.
     ``busy`` is for products among others that keep the GPU at the clock of long products, on operands that are in
     their dtype already.
     """
@@ -108,14 +111,14 @@ def product_seconds(rates: Rates, m: Array, n: Array, k: Array, *, busy: bool = 
     computing = np.full(np.broadcast_shapes(m.shape, rates.peak.shape), np.inf)
     idle = p["last_wave"] / (1 + p["last_wave"])
     for tile_m, tile_n, place in TILES:
-        waves = np.ceil(m / tile_m) * np.ceil(n / tile_n) / rates.units
+        waves = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups / rates.units
         waves = waves + (np.ceil(waves) - waves) * idle
         flops = 2.0 * tile_m * tile_n * (k + p["fill"]) * rates.units
         computing = np.minimum(computing, waves * flops / (rates.peak * rates.parameters[place]))
     settled = 1.0 if busy else computing / (computing + CLOCKS_SETTLE_S)
     computing = computing * (1 + p["sustained"] * settled)
     if not busy:
-        computing = computing + np.where(rates.item_bytes < 2, p["cast"] * 2 * m * k / rates.memory, 0.0)
-    moved = (rates.item_bytes * (m + n) * k + 2 * m * n) / (rates.memory * p["memory"])
+        computing = computing + np.where(rates.item_bytes < 2, p["cast"] * 2 * groups * m * k / rates.memory, 0.0)
+    moved = groups * (rates.item_bytes * (m + n) * k + 2 * m * n) / (rates.memory * p["memory"])
     q = p["overlap"]
     return np.asarray(p["launch_s"] + (computing**q + moved**q) ** (1 / q))

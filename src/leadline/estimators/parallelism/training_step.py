@@ -99,13 +99,17 @@ class TrainingStep(Frozen):
 # FLOP/s of causal attention on long sequences with heads of 128, forward and backward together, as shares of the dense
 # 16-bit peak. FlashAttention 1: 109 TFLOP/s on an A100 (Dao 2023, figure 5), on an H100 1.6 times that, its
 # multiprocessors times clock. FlashAttention 2: 190 and 330 TFLOP/s (the same). FlashAttention 3: 430 TFLOP/s (Shah et
-# al. 2024, figures 5 and 6, forward and backward weighted by their FLOPs).
+# al. 2024, figures 5 and 6, forward and backward weighted by their FLOPs). Ada and Blackwell: the forward kernels that
+# aiconfigurator timed (commit 095f58a51) reach 0.55 of the peak on both, 0.62 on an A100 and 0.64 on an H100. Backward
+# is taken to cost as much over forward as on Ampere, whose kernels Ada has, and on Hopper.
 ATTENTION_SHARES = {
     AttentionKernel.FLASH1: {"Ampere": 0.35, "Hopper": 0.177},
-    AttentionKernel.FLASH2: {"Ampere": 0.61, "Hopper": 0.33},
-    AttentionKernel.FLASH3: {"Ampere": 0.61, "Hopper": 0.43},
+    AttentionKernel.FLASH2: {"Ampere": 0.61, "Hopper": 0.33, "Ada": 0.54},
+    AttentionKernel.FLASH3: {"Ampere": 0.61, "Hopper": 0.43, "Ada": 0.54, "Blackwell": 0.37},
 }
 OTHER_ATTENTION_SHARE = 0.35
+# Rates on heads of 64 and 256 over that on heads of 128, of the newest kernels (the same timings).
+HEAD_RATES = {"Ada": (0.85, 0.78), "Hopper": (0.77, 1.11), "Blackwell": (0.62, 1.15)}
 # Kernels of a layer's half (norm, products, residual) that libraries launch, forward and backward. An assumption:
 # Megatron's layers show about 30 in profiles.
 LIBRARY_KERNELS = 30.0
@@ -188,8 +192,8 @@ class StepTable:
         m = m / self.context[:, None] * np.where(spread, expert / self.tensor[:, None], 1.0)
         m, tensor = np.maximum(m, 1.0), np.where(spread, 1.0, self.tensor[:, None])
         n, k = np.where(inner, n, n / tensor), np.where(inner, k / tensor, k)
-        count = count * np.where(routed, experts / expert, 1.0)
-        self.cast = (m * (n + k) * count).sum(1, where=~head)
+        groups = np.where(routed, experts / expert, 1.0)
+        self.cast = (m * (n + k) * count * groups).sum(1, where=~head)
         devices, halves, dtypes = zip(
             *((step.device, step.half_dtype, NARROW.get(step.dtype, step.dtype)) for step in steps), strict=True
         )
@@ -197,7 +201,9 @@ class StepTable:
         full = half if dtypes == halves else curves.rates(devices, dtypes)
 
         def times(*sides: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            seconds, short = (sum(product_seconds(rates, *side, busy=True) for side in sides) for rates in (half, full))
+            seconds, short = (
+                sum(product_seconds(rates, *side, groups, busy=True) for side in sides) for rates in (half, full)
+            )
             layer = (short * count).sum(1, where=~head & ~routed)
             return layer, (short * count).sum(1, where=routed), (seconds * count).sum(1, where=head)
 
@@ -228,4 +234,7 @@ def _attention_rate(step: TrainingStep) -> float:
     peak = dense_peak(step.device, step.half_dtype)
     if step.attention is AttentionKernel.WRITTEN:
         return peak
-    return peak * ATTENTION_SHARES[step.attention].get(step.device.architecture or "", OTHER_ATTENTION_SHARE)
+    architecture = step.device.architecture or ""
+    narrow, wide = (1.0, 1.0) if step.attention is AttentionKernel.FLASH1 else HEAD_RATES.get(architecture, (1.0, 1.0))
+    share = ATTENTION_SHARES[step.attention].get(architecture, OTHER_ATTENTION_SHARE)
+    return peak * share * float(np.interp(step.work.head_width, (64, 128, 256), (narrow, 1.0, wide)))
