@@ -160,10 +160,11 @@ class DividedStep(Frozen):
     sent_s: dict[str, float]
     exposed_s: float
     idle_s: float
-    measured: bool  # True if every used link was measured; otherwise links run at shares of their wire rate
+    measured: bool  # True if the generation of every used link was measured
     slowest_bytes_per_s: float
     fastest_s: float
     slowest_s: float
+    link_spread: float  # deviation of the logarithm of the exchanges' time
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -253,11 +254,12 @@ def _exchange(
         shown_s += (behind_s**4 + data_s**4) ** 0.25 - behind_s + UNHIDDEN * data_s
     used = [ring for ring in (data_ring, tensor_ring) if ring.devices > 1] + [pipeline_ring] * (plan.pipeline > 1)
     slowest = min(ring.bytes_per_s for ring in used)
-    measured = all(ring.curve for ring in used)
+    measured = all(ring.measured for ring in used)
     step_s, all_s = computing_s + shown_s + idle_s, sum(sent_s.values())
     return DividedStep(
         step_s, sent_s, shown_s, idle_s, measured, slowest,
         fastest_s=max(computing_s * (1 + bubble), all_s), slowest_s=computing_s + all_s + idle_s,
+        link_spread=max(ring.spread(large=training) for ring in used),
     )  # fmt: skip
 
 
