@@ -34,7 +34,9 @@ LLAMA_70B = {
 
 
 def run(*, quick: bool = False, data: Path | None = None, progress: Progress = lambda *_: None) -> BenchmarkResult:
-    """Fit and test on the measured data in the folder ``data``; ``quick`` leaves every second source in, and collectives out.
+    """Fit and test on the measured data in the folder ``data``.
+
+    ``quick`` leaves every second source in, and collectives out.
 
     Raises:
         InvalidInput: No folder was given, or it lacks a table.

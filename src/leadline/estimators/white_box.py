@@ -78,9 +78,10 @@ class WhiteBox(Frozen):
         *,
         nodes: int | None = None,
         network_bytes_per_s: float | None = None,
+        network_technology: str | None = None,
     ) -> Estimate:
         """Return the estimate of ``workload`` on ``workload.gpus`` such devices over ``nodes``."""
-        fabric = job_fabric(workload, device, nodes, network_bytes_per_s)
+        fabric = job_fabric(workload, device, nodes, network_bytes_per_s, network_technology)
         unknown: dict[str, str] = {}
         reasons: list[str] = []
         memory = None

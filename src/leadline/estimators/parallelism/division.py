@@ -17,6 +17,7 @@ use to the end of backward, since torch/distributed/fsdp does not reshard the ro
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
@@ -231,7 +232,7 @@ def _exchange(
     """Add communication and idle time to the seconds of computing, on islands with this network."""
     plan, graph = workload.parallelism, job.step
     copies = plan.copies(workload.gpus)
-    data_ring, tensor_ring, pipeline_ring = _rings(workload, device, copies, fabric.islands, island_bytes_per_s)
+    data_ring, tensor_ring, pipeline_ring = _rings(workload, device, copies, fabric, island_bytes_per_s)
     training = workload.phase is Phase.TRAINING
     microbatches = max(workload.accumulation, job.loop.accumulation)
     stages = plan.pipeline if training else 1
@@ -431,19 +432,20 @@ def cache_share_bytes(cache_bytes: int, workload: Workload, graph: OpGraph) -> i
 
 
 def _rings(
-    workload: Workload, device: Device, copies: int, islands: int, island_bytes_per_s: float
+    workload: Workload, device: Device, copies: int, fabric: Fabric, island_bytes_per_s: float
 ) -> tuple[Ring, Ring, Ring]:
     """Return the groups that exchange: data-parallel copies, tensor-parallel group, pipeline neighbours."""
-    plan = workload.parallelism
+    plan, islands = workload.parallelism, fabric.islands
     per_island = -(-workload.gpus // islands)
     side_by_side = min(plan.tensor, per_island)
     data_islands = min(islands, -(-copies * plan.tensor // per_island))
     tensor_islands = -(-plan.tensor // per_island)
+    ring = partial(make_ring, device, node_bytes_per_s=island_bytes_per_s, network_efficiency=fabric.network_efficiency)
     # Between islands, all GPUs of a stage send at once.
     return (
-        make_ring(device, copies, data_islands, island_bytes_per_s, sharing=side_by_side),
-        make_ring(device, plan.tensor, tensor_islands, island_bytes_per_s),
-        make_ring(device, 2, min(islands, 2), island_bytes_per_s, sharing=per_island),
+        ring(copies, data_islands, sharing=side_by_side),
+        ring(plan.tensor, tensor_islands),
+        ring(2, min(islands, 2), sharing=per_island),
     )
 
 

@@ -32,10 +32,12 @@ from leadline.estimators.parallelism.collectives import (
 # since nothing was measured there. It is half of the step model's, because overlap, fusing and an unknown network have
 # bounds of their own.
 SCALE_SPREAD = 0.1
-# Deviation of the logarithm of an exchange's time over a network, an assumption: none was measured.
+# Deviation of the logarithm of an exchange's time over a network, an assumption: congestion and stragglers have no term
+# of their own. On Leonardo's InfiniBand, other jobs halve the rate of all-reduces on 1,024 GPUs (De Sensi et al. 2024).
 NETWORK_SPREAD = 0.5
 # Share of latency in the time of an exchange, assumptions: gradients are large, and a token's activations are small.
 LATENCY_SHARES = {True: 0.1, False: 0.5}
+NETWORK_EFFICIENCY = 0.8  # usual share of a network's rate in large collectives
 LARGEST_SERVER = 16  # a link that joins more GPUs than this spans the nodes of a rack
 
 
@@ -53,10 +55,11 @@ class UsualServer(Frozen):
 
 
 class _Links(Frozen):
-    """The content of ``links.toml``: servers by architecture and form or by form alone."""
+    """The content of ``links.toml``: servers by architecture and form or by form alone; efficiencies."""
 
     generations: dict[str, UsualServer]
     forms: dict[str, UsualServer]
+    technologies: dict[str, float]
 
 
 _LINKS = msgspec.toml.decode(Path(__file__).with_name("links.toml").read_bytes(), type=_Links)
@@ -79,6 +82,7 @@ class Fabric(Frozen):
     assumptions: tuple[str, ...] = ()
     nodes: int = 1
     unknown_link: bool = False  # between the GPUs of a node
+    network_efficiency: float = NETWORK_EFFICIENCY  # share of its rate in large collectives
 
     def link_ends(self, device: Device) -> tuple[Device, Device]:
         """Return ``device`` with the slowest and the fastest link inside a node, if its own is unknown."""
@@ -98,10 +102,16 @@ def usual_server(device: Device) -> UsualServer:
     return generation or _LINKS.forms.get(form, UsualServer(known=False))
 
 
-def job_fabric(workload: Workload, device: Device, nodes: int | None, network_bytes_per_s: float | None) -> Fabric:
-    """Return the links of a job on ``nodes``, each with this network; ``None`` where either is unknown.
+def job_fabric(
+    workload: Workload,
+    device: Device,
+    nodes: int | None,
+    network_bytes_per_s: float | None,
+    network_technology: str | None = None,
+) -> Fabric:
+    """Return the links of a job on ``nodes``, each with this network; ``None`` where any is unknown.
 
-    ``workload.network`` overrides the network.
+    ``workload.network`` overrides the network's rate.
     """
     gpus, assumptions, usual = workload.gpus, [], usual_server(device)
     if nodes is None:
@@ -130,10 +140,11 @@ def job_fabric(workload: Workload, device: Device, nodes: int | None, network_by
         ends = f"{SLOWEST_LINK / 1e9:g} to {FASTEST_LINK / 1e9:g} GB/s"
         assumptions.append(f"assumed link between {device.name} of a node: any, the interval covers {ends} one way")
     point, low, high = (rate * in_island for rate in (point, low, high))
-    return Fabric(islands, point, low, high, tuple(assumptions), nodes, unknown_link)
+    technologies = (share for name, share in _LINKS.technologies.items() if (network_technology or "").startswith(name))
+    efficiency = next(technologies, NETWORK_EFFICIENCY)
+    return Fabric(islands, point, low, high, tuple(assumptions), nodes, unknown_link, efficiency)
 
 
-NETWORK_EFFICIENCY = 0.8
 LINK_EFFICIENCY = 0.75
 # Latency of one hop of a ring over the devices' own link, over PCIe, and between nodes: the constants of NCCL's own
 # cost model for large messages (src/graph/tuning.cc, protocol Simple).
@@ -230,7 +241,13 @@ def sees_collectives(graph: OpGraph) -> bool:
 
 
 def make_ring(
-    device: Device, devices: int, nodes: int = 1, node_bytes_per_s: float | None = None, *, sharing: int = 1
+    device: Device,
+    devices: int,
+    nodes: int = 1,
+    node_bytes_per_s: float | None = None,
+    *,
+    sharing: int = 1,
+    network_efficiency: float = NETWORK_EFFICIENCY,
 ) -> Ring:
     """Return the ring that joins ``devices`` over ``nodes``.
 
@@ -249,7 +266,7 @@ def make_ring(
     inside = link if through_slot else link * LINK_EFFICIENCY
     if nodes > 1:
         usual = usual_server(device).usual * GBIT_BYTES * per_node
-        rate = (node_bytes_per_s or usual) * NETWORK_EFFICIENCY / sharing
+        rate = (node_bytes_per_s or usual) * network_efficiency / sharing
         return Ring(devices, min(rate, inside) if devices > nodes else rate, hop_s, nodes)
     if device.kind is DeviceKind.CPU:
         return Ring(devices, inside, hop_s)
