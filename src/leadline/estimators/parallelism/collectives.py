@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
@@ -119,6 +120,24 @@ def link_generation(device: Device) -> str:
     rate = (device.link_bytes_per_s or 0) / GB
     same = (name for name, link in _LINKS.items() if link.link_gb_per_s == rate)
     return next(same, OTHER) if switched and device.vendor.casefold() == "nvidia" else OTHER
+
+
+def timed_seconds(device: Device, collective: Collective, devices: int, size_bytes: float) -> float | None:
+    """Return the seconds by this machine's own sweep, on straight lines between logarithms; ``None`` if unmeasured.
+
+    A message below the smallest takes as long as that, and one above the largest in proportion longer.
+    """
+    timings = device.calibration.collectives if device.calibration else ()
+    points = sorted(
+        (timing.dims["bytes"], timing.elapsed_s)
+        for timing in timings
+        if timing.kind == f"collective.{collective.value}" and timing.dims["devices"] == devices
+    )
+    if not points:
+        return None
+    sizes, seconds = np.array(points, float).T
+    between = float(np.exp(np.interp(np.log(size_bytes), np.log(sizes), np.log(seconds))))
+    return between * max(size_bytes / float(sizes[-1]), 1.0)
 
 
 def link_curves(generation: str) -> LinkCurves:

@@ -26,6 +26,7 @@ from leadline.estimators.parallelism.collectives import (
     LinkCurves,
     link_curves,
     link_generation,
+    timed_seconds,
 )
 
 # Spread of a step for each unit of log distance from one island: congestion and stragglers have no term. An assumption,
@@ -35,6 +36,7 @@ SCALE_SPREAD = 0.1
 # Deviation of the logarithm of an exchange's time over a network, an assumption: congestion and stragglers have no term
 # of their own. On Leonardo's InfiniBand, other jobs halve the rate of all-reduces on 1,024 GPUs (De Sensi et al. 2024).
 NETWORK_SPREAD = 0.5
+TIMED_SPREAD = 0.1  # the same after a sweep of this machine: other messages and moments differ a little
 # Share of latency in the time of an exchange, assumptions: gradients are large, and a token's activations are small.
 LATENCY_SHARES = {True: 0.1, False: 0.5}
 NETWORK_EFFICIENCY = 0.8  # usual share of a network's rate in large collectives
@@ -155,7 +157,7 @@ class Ring(Frozen):
     """A ring of ``devices`` over ``nodes``, with one-way bandwidth of its slowest link and latencies.
 
     ``curves`` are those of its links, where it crosses no network, and ``link_bytes_per_s`` their rate. ``measured``
-    tells whether their generation was.
+    tells whether their generation was. Times of a sweep of this very machine (``timed``) go before the curves.
     """
 
     devices: int
@@ -166,6 +168,7 @@ class Ring(Frozen):
     curves: LinkCurves | None = None
     link_bytes_per_s: float = 0.0
     measured: bool = False
+    timed: Device | None = None  # device whose machine was swept
 
     def all_reduce_s(self, size_bytes: float) -> float:
         """Return the seconds of an all-reduce; between nodes, of the faster of a ring and a tree."""
@@ -183,6 +186,8 @@ class Ring(Frozen):
         """Return the seconds of a collective; ``size_bytes`` are those of the largest tensor of a device."""
         if self.devices < 2 or size_bytes <= 0:
             return 0.0
+        if self.timed and (seconds := timed_seconds(self.timed, collective, self.devices, size_bytes)) is not None:
+            return seconds
         if self.curves is not None:
             curve = self.curves.curves[collective]
             return curve.seconds(collective, size_bytes, self.devices, self.link_bytes_per_s)
@@ -199,6 +204,8 @@ class Ring(Frozen):
 
     def spread(self, *, large: bool) -> float:
         """Return the deviation of the logarithm of an exchange's time; ``large`` messages are those of training."""
+        if self.timed is not None:
+            return TIMED_SPREAD
         return NETWORK_SPREAD if self.curves is None else self.curves.spread(LATENCY_SHARES[large])
 
     @property
@@ -270,10 +277,13 @@ def make_ring(
         return Ring(devices, min(rate, inside) if devices > nodes else rate, hop_s, nodes)
     if device.kind is DeviceKind.CPU:
         return Ring(devices, inside, hop_s)
+    timings = device.calibration.collectives if device.calibration else ()
+    swept = any(timing.dims["devices"] == devices for timing in timings)
     name = OTHER if unknown else SLOT if through_slot else link_generation(device)
     return Ring(
-        devices, inside, hop_s, curves=link_curves(name), link_bytes_per_s=link, measured=name not in (OTHER, SLOT)
-    )
+        devices, inside, hop_s, curves=link_curves(name), link_bytes_per_s=link,
+        measured=swept or name not in (OTHER, SLOT), timed=device if swept else None,
+    )  # fmt: skip
 
 
 def _smaller(ring: Ring, devices: int) -> Ring:
