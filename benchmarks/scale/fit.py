@@ -10,7 +10,7 @@ from benchmarks.scale.rows import ScaleRow
 from leadline.estimators.parallelism.step_parts import DEVIATIONS, STARTS, log_slopes, step_seconds
 from leadline.estimators.parallelism.training_step import StepTable
 from leadline.estimators.ports import Array
-from leadline.training.decoder_steps import DecoderStepModel, log_magnitudes
+from leadline.training.decoder_steps import EXPERTS, DecoderStepModel, log_magnitudes
 
 Mask = npt.NDArray[np.bool_]
 
@@ -70,9 +70,10 @@ def fit_step_model(rows: Sequence[ScaleRow]) -> DecoderStepModel:
     errors, spread = left_out_errors(rows, sources)
     noise = source_noise(errors, sources)
     steps = [row.step for row in rows]
+    expert_noise = EXPERTS * np.array([step.work.expert_weights > 0 for step in steps])
     sizes = log_magnitudes(steps)
     return DecoderStepModel(
-        theta, covariance, noise, normalize_errors(errors, np.hypot(spread, noise), sources),
+        theta, covariance, noise, normalize_errors(errors, np.sqrt(spread**2 + noise**2 + expert_noise**2), sources),
         tuple(sorted({step.device.architecture or "" for step in steps})), sizes.min(axis=0), sizes.max(axis=0),
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from leadline.app.estimate.estimate import estimate
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import ModelKind, ModelSource, Precision, Workload
 from leadline.estimators.parallelism.step_parts import NAMES, step_seconds
-from leadline.estimators.parallelism.training_step import StepTable
+from leadline.estimators.parallelism.training_step import NARROW, StepTable
 from leadline.estimators.ports import Array
 
 Mask = npt.NDArray[np.bool_]
@@ -123,7 +123,7 @@ def _features(rows: Sequence[ScaleRow]) -> Array:
     return np.array([
         [np.log(row.step.work.parameters), np.log(row.step.work.sequence), np.log(row.step.work.tokens),
          np.log(row.step.gpus), np.log(row.step.plan.tensor), np.log(row.step.plan.pipeline),
-         np.log(row.step.microbatches), row.step.dtype == "float8", row.step.device.architecture == "Ampere"]
+         np.log(row.step.microbatches), row.step.dtype in NARROW, row.step.device.architecture == "Ampere"]
         for row in rows
     ], float)  # fmt: skip
 
@@ -131,7 +131,7 @@ def _features(rows: Sequence[ScaleRow]) -> Array:
 def _groups(rows: Sequence[ScaleRow]) -> dict[str, Mask]:
     """Return the rows of each group that has a target."""
     gpus = np.array([row.step.gpus for row in rows])
-    float8 = np.array([row.step.dtype == "float8" for row in rows])
+    float8 = np.array([row.step.dtype in NARROW for row in rows])
     one = gpus <= PER_NODE
     return {"one node, bf16": one & ~float8, "16 to 1,024 GPUs, bf16": ~one & ~float8, "float8": float8}
 

@@ -20,6 +20,7 @@ SOURCES = (
     "llm-foundry's tables of training throughput (mosaicml/llm-foundry, scripts/train/benchmarking)",
     "nanotron's ultra-scale playbook, NeMo 24.07, torchtitan, Megatron-LM's README, calculon's validation",
     "BigScience's search for a topology (bigscience-workshop/bigscience, train/tr11-176B-ml)",
+    "performance summaries of NVIDIA-NeMo/Megatron-Bridge and NVIDIA-NeMo/Automodel",
 )
 REFUSED = (
     "inference, adapters, single precision, steps that XLA compiles",
@@ -27,7 +28,7 @@ REFUSED = (
 )
 LIMITS = (
     f"{SWEEP}'s runs below {SLOWEST_SWEPT_MFU:g} % of the peak took no part: most are pipelines, 2 to 10 times slower",
-    "no training step with experts was measured: 20 % uncertainty is added, an assumption",
+    "steps with experts add 30 % uncertainty, the errors on frameworks that were left out of the fit",
     "an unmeasured GPU generation adds 15 % uncertainty, and another kind of board or vendor 35 %, assumptions",
     "each e-fold outside the ranges adds 20 % uncertainty, an assumption",
     "data loading, checkpoints, failures and congestion of a shared network are not included",
@@ -58,7 +59,7 @@ def card_of(rows: Sequence[ScaleRow], model: DecoderStepModel) -> StepModelCard:
         schema="leadline.llm-training/2",
         made_on=datetime.now(UTC).date().isoformat(),
         sources=SOURCES,
-        licence="Apache-2.0 and BSD-3-Clause, as the tables it learned from",
+        licence="Apache-2.0 and BSD-3-Clause, as the tables it was fitted on",
         rows=len(rows),
         devices=tuple(sorted({row.step.device.name for row in rows})),
         ranges={name: (float(f"{low:.6g}"), float(f"{high:.6g}")) for name, low, high in ranges},

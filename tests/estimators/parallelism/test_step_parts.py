@@ -118,6 +118,7 @@ def test_parts_add_up_to_the_step(work):
         ({"recompute": Recompute.SELECTIVE}, {"recompute": Recompute.FULL}),
         ({"attention": AttentionKernel.FLASH3}, {"attention": AttentionKernel.FLASH2}),
         ({"dtype": "float8"}, {"dtype": "bfloat16"}),
+        ({"dtype": "float8"}, {"dtype": "mxfloat8"}),
         ({"gpu_network_bytes_per_s": 50e9}, {"gpu_network_bytes_per_s": 5e9}),
         ({"plan": Parallelism(fusion=Fusion.COMPILER)}, {"plan": Parallelism(fusion=Fusion.NONE)}),
         ({"plan": Parallelism(4, overlap=Overlap.ALL)}, {"plan": Parallelism(4, overlap=Overlap.DATA)}),
@@ -160,6 +161,25 @@ def test_experts_travel_and_are_shared(experts):
     assert parts(slow)["experts"] > parts(replace(slow, gpu_network_bytes_per_s=50e9))["experts"]
 
 
+def test_experts_are_spread_over_tensor_parallel_gpus_too(experts):
+    """Nobody cuts an expert, so the GPUs of one stage hold the same weights and products in both layouts."""
+    wide, narrow = (parts(made(experts, 8, Parallelism(tensor, expert=8, fusion=Fusion.LIBRARY))) for tensor in (1, 8))
+    assert narrow["optimizer"] < wide["optimizer"]
+    assert narrow["layers"] < wide["layers"]
+    assert narrow["experts"] == pytest.approx(wide["experts"] / 8, rel=0.25)
+
+
+def test_many_small_experts_wait_for_their_kernels(experts):
+    many = replace(experts, products=tuple(
+        replace(each, experts=16 * each.experts, m=max(1, each.m // 16)) for each in experts.products
+    ))  # fmt: skip
+    small = replace(many, tokens=many.tokens // 64, products=tuple(
+        replace(each, m=max(1, each.m // 64)) for each in many.products
+    ))  # fmt: skip
+    spread = [parts(made(small, 8, Parallelism(expert=each, fusion=Fusion.LIBRARY)))["layers"] for each in (1, 8)]
+    assert spread[0] > 2 * spread[1]
+
+
 def test_many_layouts_are_the_layouts_one_by_one(work, experts):
     steps = [
         made(work, 64, Parallelism(8, 2, virtual=2), microbatches=8),
@@ -173,7 +193,7 @@ def test_each_coefficient_makes_some_step_longer(work, experts):
     plans = [Parallelism(8, 2, virtual=2, overlap=Overlap.ALL), Parallelism(8, 2, overlap=Overlap.NONE),
              Parallelism(expert=8), Parallelism(sharding=Sharding.FULL, fusion=Fusion.NONE)]  # fmt: skip
     steps = [made(each, 64, plan, dtype=dtype, attention=attention, microbatches=4)
-             for each in (replace(work, scores=1e9), experts) for plan in plans for dtype in ("bfloat16", "float8")
+             for each in (replace(work, scores=1e9), experts) for plan in plans for dtype in ("bfloat16", "float8", "mxfloat8")
              for attention in AttentionKernel]  # fmt: skip
     steps += [copy(step, device=copy(H100, architecture="Ampere")) for step in steps[:1]]
     table = StepTable(steps)

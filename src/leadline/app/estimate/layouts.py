@@ -17,7 +17,7 @@ from leadline.core.workload import Fusion, ModelKind, Parallelism, Phase, Recomp
 from leadline.estimators.gpu_memory_interval import predict_gpu_memory
 from leadline.estimators.memory.device import PeakMemory, job_peak, usable_bytes
 from leadline.estimators.memory.workspaces import Workspaces
-from leadline.estimators.parallelism.division import divide_memory, widen_divided_memory
+from leadline.estimators.parallelism.divided_memory import divide_memory, widen_divided_memory
 from leadline.estimators.parallelism.fabric import Fabric, job_fabric
 from leadline.estimators.parallelism.layouts import LARGEST_BATCH, Layout, candidate_layouts, describe_layout
 from leadline.estimators.parallelism.step_parts import step_seconds

@@ -22,9 +22,10 @@ from leadline.estimators.ports import Array
 COEFFICIENTS: Mapping[str, tuple[float, float]] = {
     "products_ampere": (0.25, 0.3),
     "products": (0.5, 0.3),  # later GPUs, whose power limits them
-    "products_float8": (0.5, 0.3),
+    "products_narrow": (0.5, 0.3),  # in 8 bits or fewer
     "small": (250.0, 0.4),  # side of a product at which it takes twice as long as at the peak
-    "cast": (1.0, 0.5),  # passes of operands that are scaled and cast to float8
+    "cast": (1.0, 0.5),  # passes of operands that are scaled and cast to 8 bits or fewer
+    "cast_blocks": (2.0, 0.5),  # the same if blocks of them are scaled
     "flash1": (1.0, 0.12),
     "flash2": (1.0, 0.12),
     "flash3": (1.0, 0.12),
@@ -48,6 +49,9 @@ COEFFICIENTS: Mapping[str, tuple[float, float]] = {
     "send_overlapped": (0.3, 0.4),
     "uneven": (0.6, 0.3),  # share of the head's time that the other stages wait for the last one
     "imbalance": (1.15, 0.1),  # of experts: the busiest GPU's tokens over the mean
+    "routing": (10.0, 0.4),  # passes of tokens that are sorted by expert and back
+    "expert_launch_s": (2e-3, 0.7),  # of a layer's routing, and waits for the number of tokens of each expert
+    "expert_kernel_s": (20e-6, 0.5),
     "step_s": (0.02, 0.6),
 }
 NAMES = tuple(COEFFICIENTS)
@@ -58,6 +62,9 @@ BACKWARD_ATTENTION = 2.5  # FLOPs of fused attention backward over forward: scor
 BACKWARD = 2.0
 SELECTED = 0.5  # share of the products that selective recomputation repeats where attention is fused (torchtitan)
 LINK_HOP_S = 4e-6
+# Kernels of each expert in a layer, forward and backward: three products for each of two weights, with their casts, as
+# Transformer Engine's GroupedLinear launches them.
+EXPERT_KERNELS = 18
 
 Coefficients = Mapping[str, float]
 
@@ -85,6 +92,8 @@ def step_parts(theta: Array, t: StepTable) -> dict[str, Array]:
     again = t.full * forward + t.selective * np.where(t.written, attention, SELECTED * products + passes / 3)
     device = (1 + BACKWARD) * products + attention + attention_back + passes + again
     launched = t.kernels * (1 + t.full / 3) * p["launch_s"]
+    expert_kernels = EXPERT_KERNELS * t.most_experts / t.expert
+    launched += t.expert_layers * (p["expert_launch_s"] + expert_kernels * p["expert_kernel_s"])
     launched += np.where(t.tensor > 1, 4 * t.reductions * p["reduction_launch_s"], 0.0)
     computing, gathers = (device**4 + launched**4) ** 0.25, _gathers(p, t)
     layers = (computing**4 + gathers**4) ** 0.25 + p["exposed"] * gathers
@@ -106,17 +115,19 @@ def step_parts(theta: Array, t: StepTable) -> dict[str, Array]:
 
 def _products(p: Coefficients, t: StepTable) -> tuple[Array, Array]:
     """Return the seconds of a microbatch's forward products in layers, and of the head."""
-    tensor, expert, routed = t.tensor[:, None], t.expert[:, None], t.experts > 0
-    m = t.m / t.context[:, None] * np.where(routed, expert, 1.0)
+    expert, spread = t.expert[:, None], (t.experts > 0) & (t.expert[:, None] > 1)
+    tensor = np.where(spread, 1.0, t.tensor[:, None])
+    m = t.m / t.context[:, None] * np.where(spread, expert / t.tensor[:, None], 1.0)
     n, k = np.where(t.is_inner, t.n, t.n / tensor), np.where(t.is_inner, t.k / tensor, t.k)
-    times = t.count * np.where(routed, t.experts / expert * p["imbalance"], 1.0)
+    times = t.count * np.where(t.experts > 0, t.experts / expert * p["imbalance"], 1.0)
     beyond = np.where(t.ampere, p["products_ampere"], p["products"])[:, None]
     small = p["small"] * (1 / np.maximum(m, 1.0) + 1 / n + 1 / k)
     flops = 2 * m * n * k
     half = flops / t.peak[:, None] * (1 + beyond + small)
-    eight = flops / t.float8_peak[:, None] * (1 + p["products_float8"] + 2 * small)
-    eight += p["cast"] * m * (n + k) / t.memory[:, None]
-    seconds = np.where(t.float8[:, None] & ~t.is_head, eight, half) * times
+    narrow = flops / t.narrow_peak[:, None] * (1 + p["products_narrow"] + 2 * small)
+    cast = np.where(t.scaled_by_block, p["cast_blocks"], p["cast"])
+    narrow += cast[:, None] * m * (n + k) / t.memory[:, None]
+    seconds = np.where(t.narrow[:, None] & ~t.is_head, narrow, half) * times
     return seconds.sum(1, where=~t.is_head), seconds.sum(1, where=t.is_head)
 
 
@@ -124,7 +135,8 @@ def _attention(p: Coefficients, t: StepTable) -> tuple[Array, Array]:
     """Return the seconds of a microbatch's attention, forward and backward."""
     factor = np.array([p[kernel.value] for kernel in t.kernel])
     flops_s = t.attention_flops / (t.context * t.tensor * t.attention_rate)
-    passes_s = factor * 2 * t.scores / (t.context * t.tensor * t.memory)
+    # Ops that are not fused have their own bytes; the two products write and read the scores.
+    passes_s = np.where(t.fused, factor, 2.0) * 2 * t.scores / (t.context * t.tensor * t.memory)
     forward = np.where(t.written, flops_s + passes_s, factor * flops_s * (1 + p["short"] / t.sequence))
     return forward, forward * np.where(t.written, BACKWARD, BACKWARD_ATTENTION)
 
@@ -136,7 +148,8 @@ def _passes(p: Coefficients, t: StepTable) -> Array:
     half_layers = t.reductions + t.expert_layers
     stream = np.where(t.fused, p["stream"] * half_layers * t.tokens * t.width * 2, p["eager"] * t.stream_bytes)
     inner = np.where(t.fused, p["inner"] * outputs, p["eager"] * t.inner_bytes)
-    return np.asarray((stream / t.stream_parts + inner / t.tensor) / (t.context * t.memory))
+    routing = p["routing"] * t.routed * t.width * 2
+    return np.asarray((stream / t.stream_parts + (inner + routing) / t.tensor) / (t.context * t.memory))
 
 
 def _ring(p: Coefficients, t: StepTable, size: Array, stride: Array) -> tuple[Array, Array]:
@@ -152,9 +165,9 @@ def _ring(p: Coefficients, t: StepTable, size: Array, stride: Array) -> tuple[Ar
 
 def _gathers(p: Coefficients, t: StepTable) -> Array:
     """Return the seconds in which a microbatch gathers sharded weights and reduces their gradients."""
-    per_byte, hop_s = _ring(p, t, t.shards, t.tensor * t.context)
-    weights = t.layer_weights + t.expert_weights / t.expert
-    moved = (4 * t.gathers + (2 + t.reduced_bytes) * t.reduces_each - 2 * t.gathers) * weights / t.tensor
+    per_byte, hop_s = _ring(p, t, t.shards, t.tensor)
+    weights = t.layer_weights / t.tensor + t.expert_weights / t.expert_parts
+    moved = (4 * t.gathers + (2 + t.reduced_bytes) * t.reduces_each - 2 * t.gathers) * weights
     hops = (2 * t.reduces_each + t.gathers) * t.reductions / 2 * np.log2(np.maximum(t.shards, 2))
     return np.where(t.shards > 1, moved * per_byte * (1 - 1 / t.shards) + hops * hop_s, 0.0)
 
@@ -185,10 +198,11 @@ def _context(p: Coefficients, t: StepTable) -> Array:
 
 def _all_to_all(p: Coefficients, t: StepTable) -> Array:
     """Return the seconds in which a microbatch's tokens travel to their experts and back, forward and backward."""
-    per_byte, hop_s = _ring(p, t, t.expert, t.tensor)
-    moved = 2 * t.routed / t.context * t.width * 2 / t.stream_parts * (1 - 1 / t.expert)
+    per_byte, hop_s = _ring(p, t, t.expert, np.ones(t.rows))
+    moved = 2 * t.routed / (t.context * t.tensor) * t.width * 2 * (1 - 1 / t.expert)
     once = moved * per_byte + 2 * t.expert_layers * hop_s
-    return np.where(t.expert > 1, (2 + t.full) * p["imbalance"] * once, 0.0)
+    shown = np.where(t.overlaps_all, p["tensor_overlapped"], 1.0)
+    return np.where(t.expert > 1, (2 + t.full) * p["imbalance"] * once * shown, 0.0)
 
 
 def _sends(p: Coefficients, t: StepTable) -> Array:
@@ -204,8 +218,8 @@ def _gradients(p: Coefficients, t: StepTable) -> Array:
     """Return the exposed seconds in which replicas reduce gradients once a step, and gather updated weights."""
     replicas = t.replicas * t.context
     size = np.where(t.reduces_each > 0, replicas / t.shards, replicas)
-    per_byte, _ = _ring(p, t, size, t.tensor * t.context * np.where(t.reduces_each > 0, t.shards, 1.0))
-    held = (t.parameters - t.expert_weights * (1 - 1 / t.expert)) / (t.tensor * t.pipeline)
+    per_byte, _ = _ring(p, t, size, t.tensor * np.where(t.reduces_each > 0, t.shards, 1.0))
+    held = ((t.parameters - t.expert_weights) / t.tensor + t.expert_weights / t.expert_parts) / t.pipeline
     held = held / np.where(t.reduces_each > 0, t.shards, 1.0)
     again = np.where((t.shards > 1) & (t.reduces_each == 0), 2.0, t.reduced_bytes)
     shown = np.where(t.overlaps, p["data_overlapped"], p["data_exposed"])
@@ -214,6 +228,6 @@ def _gradients(p: Coefficients, t: StepTable) -> Array:
 
 def _held(t: StepTable) -> Array:
     """Return the number of weights that a GPU updates."""
-    dense, experts = t.parameters - t.expert_weights, t.expert_weights
-    sharded = np.maximum(experts / t.expert / np.maximum(t.shards / t.expert, 1.0), experts / (t.expert * t.shards))
-    return np.asarray((dense / t.shards + sharded) / (t.tensor * t.pipeline))
+    stage_gpus = t.tensor * t.context * t.replicas
+    experts = t.expert_weights / np.where(t.shards > 1, np.minimum(t.tensor * t.shards, stage_gpus), t.expert_parts)
+    return np.asarray(((t.parameters - t.expert_weights) / (t.tensor * t.shards) + experts) / t.pipeline)

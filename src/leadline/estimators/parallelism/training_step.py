@@ -13,6 +13,9 @@ from leadline.core.workload import ContextMethod, Fusion, Overlap, Parallelism, 
 from leadline.estimators.parallelism.decoder_work import Cut, DecoderWork
 from leadline.estimators.ports import Array
 
+# Dtypes of products in 8 bits or fewer, with the peak that bounds them.
+NARROW = {"float8": "float8", "mxfloat8": "float8", "float4": "float4"}
+
 
 class AttentionKernel(StrEnum):
     """The attention that runs."""
@@ -58,7 +61,7 @@ class TrainingStep(Frozen):
     @property
     def reduced_bytes(self) -> int:
         """Bytes of a gradient on the network: libraries accumulate and reduce them in float32."""
-        return 4 if self.autocast or self.fusion is Fusion.LIBRARY or self.dtype == "float8" else 2
+        return 4 if self.autocast or self.fusion is Fusion.LIBRARY or self.dtype in NARROW else 2
 
     def with_plan(self, plan: Parallelism) -> "TrainingStep":
         """Return the step in another layout, with its fusion, overlap and attention.
@@ -80,7 +83,7 @@ class TrainingStep(Frozen):
         """Number of replicas of the model; ``InvalidInput`` if the GPUs are not divisible by the layout."""
         plan = self.plan
         parts = plan.tensor * plan.pipeline * plan.context
-        if self.gpus % parts or self.gpus // parts * plan.context % plan.expert:
+        if self.gpus % parts or self.gpus // plan.pipeline % plan.expert:
             return plan.copies(self.gpus)  # raises
         return self.gpus // parts
 
@@ -122,6 +125,7 @@ class StepTable:
         self.rows = len(steps)
         self.tensor, self.pipeline = column(lambda s: s.plan.tensor), column(lambda s: s.plan.pipeline)
         self.context, self.expert = column(lambda s: s.plan.context), column(lambda s: s.plan.expert)
+        self.expert_parts = column(lambda s: s.plan.expert_parts)
         self.virtual, self.microbatches = column(lambda s: s.plan.virtual), column(lambda s: s.microbatches)
         self.replicas, self.shards = column(lambda s: s.replicas), column(lambda s: s.shards)
         self.stream_parts = column(lambda s: s.plan.tensor if s.plan.sequence else 1)
@@ -132,8 +136,9 @@ class StepTable:
         self.island, self.network = column(lambda s: s.island), column(lambda s: s.gpu_network_bytes_per_s)
         self.link, self.memory = column(lambda s: link_bytes_per_s(s.device)), column(lambda s: _bandwidth(s.device))
         self.peak = column(lambda s: _peak(s.device, s.half_dtype))
-        self.float8 = column(lambda s: s.dtype == "float8") > 0
-        self.float8_peak = column(lambda s: _peak(s.device, s.dtype))
+        self.narrow = column(lambda s: s.dtype in NARROW) > 0
+        self.scaled_by_block = column(lambda s: s.dtype in ("mxfloat8", "float4")) > 0
+        self.narrow_peak = column(lambda s: _peak(s.device, NARROW.get(s.dtype, s.dtype)))
         self.ampere = column(lambda s: s.device.architecture == "Ampere") > 0
         self.full = column(lambda s: s.recompute is Recompute.FULL)
         self.selective = column(lambda s: s.recompute is Recompute.SELECTIVE)
@@ -167,6 +172,7 @@ class StepTable:
                 at = row, place
                 self.m[at], self.n[at], self.k[at], self.count[at] = product.m, product.n, product.k, product.count
                 self.experts[at], cuts[at] = product.experts, product.cut.value
+        self.most_experts = self.experts.max(axis=1)
         self.is_head, self.is_inner = cuts == Cut.HEAD.value, cuts == Cut.INNER.value
 
 
