@@ -52,7 +52,7 @@ STARTS = np.array([np.log(8e-6), 0.3, np.log(0.7), 0.5, np.log(0.6)])
 DEVIATIONS = np.array([0.15, 0.07, 0.07, 0.1, 0.05])
 NOISE = 0.1
 LATENCY, EFFICIENCY = 0, 2  # places of these numbers
-# Before any generation is seen, latencies differ by 20 % from one to the next and efficiencies by 10 %. An assumption
+# Before any generation is fitted, latencies differ by 20 % from one to the next and efficiencies by 10 %. An assumption
 # with the weight of two generations, since three are too few to estimate a spread from.
 PRIOR, PRIOR_WEIGHT = np.array([0.2, 0.1]), 2
 SHORTEST_S = 3e-4
@@ -101,10 +101,10 @@ def vidur_rows(data: Path) -> CollectiveRows:
     folder = np.array([path.split("/")[-2] for path in table["path"]])
     kind, devices = table["collective"], table["num_workers"]
     bridged = np.char.endswith(folder, "pairwise_nvlink")
-    wanted = (devices == table["devices_per_node"]) & np.isin(folder, list(MEASURED))
-    wanted &= ~bridged | ((devices > 2) & (kind == "all_reduce"))
-    wanted &= np.argsort(np.argsort(table["size"], kind="stable")) % THINNED == 0
-    table, folder = select_rows(table, wanted), folder[wanted]
+    chosen = (devices == table["devices_per_node"]) & np.isin(folder, list(MEASURED))
+    chosen &= ~bridged | ((devices > 2) & (kind == "all_reduce"))
+    chosen &= np.argsort(np.argsort(table["size"], kind="stable")) % THINNED == 0
+    table, folder = select_rows(table, chosen), folder[chosen]
     reduced = table["collective"] == "all_reduce"
     mean = np.where(reduced, table["time_stats.all_reduce.mean"], table["time_stats.send_recv.mean"]).astype(float)
     return _rows(folder, table["collective"], table["num_workers"], table["size"].astype(float), mean / 1e3)
@@ -165,7 +165,7 @@ class Tables(NamedTuple):
     """The measurements by their part: fitted, of another source, and through slots."""
 
     fitted: CollectiveRows
-    others: CollectiveRows
+    checked: CollectiveRows
     slots: CollectiveRows
 
 
@@ -192,10 +192,10 @@ def source_spreads(rows: CollectiveRows, fit: Fit) -> Array:
         seconds, share = fit.predict(part, name)
         errors = np.log(part.seconds / seconds)
         for curve in np.unique(part.curves):
-            here = part.curves == curve
+            same = part.curves == curve
             for place, bound in enumerate((share > LATENCY_BOUND, share < RATE_BOUND)):
-                if (here & bound).any():
-                    offsets[place].append(float(errors[here & bound].mean()))
+                if (same & bound).any():
+                    offsets[place].append(float(errors[same & bound].mean()))
     return np.array([np.sqrt(np.mean(np.square(values))) for values in offsets])
 
 
@@ -264,15 +264,15 @@ def collective_results(data: Path) -> list[BenchmarkRow]:
     for name, mask in splits.items():
         answers += _error_rows(f"collectives, {name}", *_left_out(rows, mask, same=True), rows.at(mask))
     fit = fit_curves(rows)
-    others = tables.others
-    parts = [(part.seconds, *fit.predict(part, name)) for name, part in _by_generation(others)]
+    checked = tables.checked
+    parts = [(part.seconds, *fit.predict(part, name)) for name, part in _by_generation(checked)]
     errors = np.concatenate([np.log(measured / predicted) for measured, predicted, _ in parts])
     large = np.concatenate([share < RATE_BOUND for *_, share in parts])
     for word, mask in (("large", large), ("small", ~large)):
         error = 100 * float(np.mean(np.abs(np.expm1(-errors[mask]))))
         title = f"collectives, {word} all-reduces of another source: MAPE"
         how = "Vidur's A100 and H100, timed with their launches; no part of the fit"
-        answers.append(BenchmarkRow(title, error, "%", n=len(np.unique(others.curves)), how=how))
+        answers.append(BenchmarkRow(title, error, "%", n=len(np.unique(checked.curves)), how=how))
     return answers
 
 
@@ -318,17 +318,17 @@ def curve_file(tables: Tables, errors: Mapping[str, float]) -> CurveFile:
     from scipy.stats import t  # noqa: PLC0415 - needed to fit alone
 
     rows, fit = tables.fitted, fit_curves(tables.fitted)
-    noise, source = residual_deviation(rows, fit), source_spreads(tables.others, fit)
-    seen = np.hypot(source, noise)
+    noise, source = residual_deviation(rows, fit), source_spreads(tables.checked, fit)
+    within_generation = np.hypot(source, noise)
     spreads, freedom = fit.spreads()
-    unseen = np.hypot(seen, spreads * t.ppf(0.95, freedom) / NORMAL_90)
+    new_generation = np.hypot(within_generation, spreads * t.ppf(0.95, freedom) / NORMAL_90)
     slots, slot_rate = fit_slots(tables.slots)
     everything = range(len(ORDER))
-    links = {OTHER: _link(fit.mean, everything, unseen)}
+    links = {OTHER: _link(fit.mean, everything, new_generation)}
     for name, part in _by_generation(rows):
         rate = next(gb_per_s for generation, gb_per_s in MEASURED.values() if generation == name)
-        links[name] = _link(fit.by_generation[name], np.unique(part.kind).tolist(), seen, rate)
-    links[SLOT] = _link(slots.mean, np.unique(tables.slots.kind).tolist(), np.array([unseen[0], slot_rate]))
+        links[name] = _link(fit.by_generation[name], np.unique(part.kind).tolist(), within_generation, rate)
+    links[SLOT] = _link(slots.mean, np.unique(tables.slots.kind).tolist(), np.array([new_generation[0], slot_rate]))
     made_on = datetime.now(UTC).date().isoformat()
     return CurveFile(CurveCard(made_on, "Apache-2.0 and MIT", SOURCES, dict(errors), LIMITS), links)
 
