@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.results import BenchmarkResult, BenchmarkRow, at_most, within
+from benchmarks.scale.collectives import collective_results
 from benchmarks.scale.fit import fit_step_model
 from benchmarks.scale.published import published_rows
 from benchmarks.scale.rows import PER_NODE, SLOWEST_SWEPT_MFU, SWEEP, ScaleRow, scale_rows
@@ -35,7 +36,9 @@ LLAMA_70B = {
 
 
 def run(*, quick: bool = False, data: Path | None = None, progress: Progress = lambda *_: None) -> BenchmarkResult:
-    """Fit and test on the measured data in the folder ``data``; ``quick`` leaves every second source in.
+    """Fit and test on the measured data in the folder ``data``.
+
+    ``quick`` leaves every second source in, and collectives out.
 
     Raises:
         InvalidInput: No folder was given, or it lacks a table.
@@ -62,6 +65,7 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
         *_source_rows(rows, predictions, left),
         *_generation_rows(rows, by_generation, generations),
         *_slow_rows(slow, slowed),
+        *([] if quick else collective_results(data)),
         *published_rows(),
         _layout_row(),
     ]

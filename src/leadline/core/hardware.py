@@ -54,6 +54,8 @@ class Calibration(Frozen):
     threads: int
     timings: tuple[KernelTiming, ...] = ()
     figures: dict[str, float] = field(default_factory=dict)
+    collectives: tuple[KernelTiming, ...] = ()
+    """Collectives among the GPUs of the machine; ``dims`` are ``devices`` and the ``bytes`` of the largest tensor."""
 
     @property
     def busy_share(self) -> float:

@@ -68,6 +68,7 @@ class Estimator(Protocol):
         *,
         nodes: int | None = None,
         network_bytes_per_s: float | None = None,
+        network_technology: str | None = None,
     ) -> Estimate:
         """Return the estimate for ``workload.gpus`` such devices over ``nodes``, each with this network.
 

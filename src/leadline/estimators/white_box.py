@@ -41,9 +41,6 @@ from leadline.estimators.token_times import (
 
 LEVEL = 0.9
 
-# Deviation of the logarithm of an exchange's time over links that were not measured, an assumption.
-UNMEASURED_LINK = 0.5
-MEASURED_LINK = 0.1  # the same where they were: links of other nodes of the same kind differ a little
 # Predicts the peak memory of the job's process on the host, in bytes.
 HostMemory = Callable[[Workload, TracedJob, Device], Interval]
 
@@ -80,9 +77,10 @@ class WhiteBox(Frozen):
         *,
         nodes: int | None = None,
         network_bytes_per_s: float | None = None,
+        network_technology: str | None = None,
     ) -> Estimate:
         """Return the estimate of ``workload`` on ``workload.gpus`` such devices over ``nodes``."""
-        fabric = job_fabric(workload, device, nodes, network_bytes_per_s)
+        fabric = job_fabric(workload, device, nodes, network_bytes_per_s, network_technology)
         unknown: dict[str, str] = {}
         reasons: list[str] = []
         memory = None
@@ -174,7 +172,7 @@ def _predict_graph(model: KernelModel, workload: Workload, job: TracedJob, devic
     matrix_share = sum(parts.get(kind, 0.0) for kind in MATRIX_KINDS) / kernels_s if kernels_s else 1.0
     divided = _divide(model, workload, job, device, step_s, launches_s, matrix_share, fabric)
     if divided is not None:
-        link_spread = (MEASURED_LINK if divided.measured else UNMEASURED_LINK) * divided.exposed_s / divided.step_s
+        link_spread = divided.link_spread * divided.exposed_s / divided.step_s
         step_s, spread = divided.step_s, math.hypot(spread, link_spread, SCALE_SPREAD * math.log(fabric.islands))
         faster, slower = step_s / min(divided.fastest_s, step_s), max(divided.slowest_s, step_s) / step_s
         parts |= {"communication": sum(divided.sent_s.values())}

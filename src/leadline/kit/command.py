@@ -66,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-ops", action="store_false", dest="ops", help="do not profile the ops of each step")
     parser.add_argument("--point-limit", type=float, default=POINT_S, metavar="S", dest="point_s",
                         help=f"give a point up after so many seconds (default: {POINT_S:g})")  # fmt: skip
+    parser.add_argument("--collectives", type=int, default=0, metavar="N",
+                        help="time collectives among N processes (default: all GPUs of this machine)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON document")
     parser.add_argument("--version", action="version", version=f"leadline measuring kit {KIT_VERSION}")
     return parser

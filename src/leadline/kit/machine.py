@@ -129,6 +129,7 @@ def _gpu() -> Dict[str, Any]:
         "name": properties.name,
         "memory_bytes": properties.total_memory,
         "compute_units": properties.multi_processor_count,
+        "count": torch.cuda.device_count(),
         "capability": f"{properties.major}.{properties.minor}",
         "l2_bytes": getattr(properties, "L2_cache_size", None),
         "threads": None,

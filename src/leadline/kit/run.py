@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from leadline.kit import OP_COLUMNS, KitError
+from leadline.kit.collectives import sweep_collectives
 from leadline.kit.design import DesignSettings, MeasurementPoint, design_points
 from leadline.kit.row_file import RowFile
 from leadline.kit.worker import Worker, WorkerCrashed, WorkerTimedOut
@@ -15,6 +16,7 @@ POINT_S = 90.0
 """Time limit of a point; longer ones hang or are not worth it."""
 LONGEST_STEP_S = {"cpu": 0.5, "cuda": 1.0}
 QUICK_STEP_S = 0.05
+MOST_PROCESSES = 128
 MAX_FAILED_STARTS = 3
 """Failed starts of a worker in a row after which the run gives up."""
 
@@ -32,6 +34,8 @@ class MeasureOptions:
     compiled: bool = False
     ops: bool = True
     point_s: float = POINT_S
+    collectives: int = 0
+    """Processes among which collectives are timed; 0: all GPUs of this machine."""
 
 
 @dataclass
@@ -87,11 +91,14 @@ class _Session:
         header = self._start(with_header=True)
         settings = self._settings(header)
         self.file.begin({**header, "design": vars(settings), "op_columns": list(OP_COLUMNS)})
+        stored_points = [row for row in self.file.rows if row["kind"] == "point"]
+        if len(stored_points) == len(self.file.rows):
+            self._sweep_collectives(header["device"])
         points = design_points(settings)
-        measured = {row["key"] for row in self.file.rows}
+        measured = {row["key"] for row in stored_points}
         # A resumed run skips larger batches of what has failed, as the first run did: they would fail too.
         failed: Dict[str, int] = {}
-        for stored in self.file.rows:
+        for stored in stored_points:
             _record_failure(failed, MeasurementPoint(**stored["point"]), stored["outcome"])
         remaining = [point for point in points if point.key not in measured]
         summary = MeasureSummary(
@@ -117,6 +124,15 @@ class _Session:
             progress(summary, row)
         summary.elapsed_s = time.monotonic() - self.begun
         return summary
+
+    def _sweep_collectives(self, device: Dict[str, Any]) -> None:
+        """Time collectives once a file, among several GPUs or the requested number of processes."""
+        options = self.options
+        processes = options.collectives or device.get("count", 1)
+        if processes > 1:
+            self.end()  # the worker holds memory and time of the first GPU
+            for row in sweep_collectives(options.python, device["type"], processes, quick=options.quick):
+                self.file.append(row)
 
     def end(self) -> None:
         if self.worker is not None:
@@ -204,6 +220,8 @@ def _record_failure(failed: Dict[str, int], point: MeasurementPoint, outcome: st
 def _check_options(options: MeasureOptions) -> None:
     if not 0 < options.minutes < 1e5:
         raise KitError(f"--minutes {options.minutes:g} is no time to measure in: give for example 20")
+    if not 0 <= options.collectives <= MOST_PROCESSES or options.collectives == 1:
+        raise KitError(f"--collectives {options.collectives} is no group of processes: give 2 to {MOST_PROCESSES}")
 
 
 def describe_row(row: Dict[str, Any]) -> Tuple[str, str]:

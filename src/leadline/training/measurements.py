@@ -94,6 +94,8 @@ def read_measurements(path: Path) -> Measurements:
     header = _header(lines[0], path)
     points: dict[str, MeasuredPoint] = {}
     for number, line in enumerate(lines[1:], 2):
+        if _object(line, f"line {number} of {path}").get("kind", "").startswith("collective."):
+            continue  # times of links, not of a model
         point = _point(line, label=f"line {number} of {path}")
         if point.key in points:
             raise InvalidInput(f"line {number} of {path} has the point {point.key} again: delete one of the two lines")

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Device, DeviceKind
+from leadline.estimators.parallelism.collectives import Collective
 from leadline.estimators.parallelism.fabric import (
     Ring,
-    all_reduce_curve,
     exchange_s,
     make_ring,
 )
@@ -64,34 +65,71 @@ def test_the_largest_group_is_the_whole_job_and_a_smaller_one_keeps_its_size():
     assert exchange_s(ring, OpGraph(ops)) == pytest.approx(2 * 15 / 16 + 1 / 2)
 
 
-SXM = replace(NVLINK, architecture="Ampere", form_factor="SXM4")
+SXM = replace(NVLINK, architecture="Ampere", form_factor="SXM4", scale_up_gpus=8)
+CATALOG = TomlCatalog()
 
 
-def test_a_node_that_was_measured_answers_with_the_measured_time():
-    """Vidur's profile of eight A100s: 16 MiB take 0.27 ms."""
-    assert make_ring(SXM, 8).all_reduce_s(2**24) == pytest.approx(270e-6, rel=0.01)
+@pytest.mark.parametrize(
+    ("device", "devices", "collective", "size", "milliseconds"),
+    [
+        ("A100 SXM4 80GB", 8, Collective.ALL_REDUCE, 2**25, 0.367),
+        ("H100 SXM5 80GB", 8, Collective.ALL_REDUCE, 2**25, 0.200),
+        ("H200 SXM", 4, Collective.ALL_GATHER, 2**27, 0.345),
+        ("B200 SXM", 8, Collective.ALL_TO_ALL, 2**29, 0.834),
+        ("GB200 (per GPU)", 4, Collective.REDUCE_SCATTER, 2**27, 0.200),
+        ("L40S", 2, Collective.ALL_REDUCE, 2**27, 6.72),
+    ],
+)
+def test_a_measured_link_answers_near_its_measured_time(device, devices, collective, size, milliseconds):
+    """The times are NCCL's in aiconfigurator's tables."""
+    ring = make_ring(CATALOG.device(device), devices)
+    assert 1e3 * ring.collective_s(collective, size) == pytest.approx(milliseconds, rel=0.3)
 
 
-@pytest.mark.parametrize("other", [replace(SXM, form_factor="PCIe"), replace(SXM, link_bytes_per_s=400e9), PCIE])
-def test_another_link_is_not_taken_for_the_measured_one(other):
-    assert all_reduce_curve(other, 8) == ()
+@pytest.mark.parametrize(
+    ("device", "measured"),
+    [
+        ("H100 SXM5 80GB", True), ("GB200 (per GPU)", True), ("A100 PCIe 80GB", False), ("V100 SXM2 32GB", False),
+        ("MI300X", False), ("GH200 96GB (Hopper die)", False), ("L40S", False),
+    ],
+)  # fmt: skip
+def test_another_link_is_not_taken_for_a_measured_one(device, measured):
+    ring = make_ring(CATALOG.device(device), 2)
+    assert ring.measured == measured
+    assert (ring.spread(large=True) > make_ring(SXM, 2).spread(large=True)) != measured
 
 
-def test_measured_times_belong_to_their_number_of_devices():
-    assert all_reduce_curve(SXM, 8)
-    assert all_reduce_curve(SXM, 6) == ()
+def test_cards_that_meet_at_slots_are_the_least_certain():
+    assert make_ring(PCIE, 4).spread(large=True) > 3 * make_ring(CATALOG.device("MI300X"), 4).spread(large=True)
 
 
-@given(st.integers(2, 9), st.floats(1, 1e11), st.floats(1.01, 100))
-def test_more_bytes_never_take_less(devices, size, times):
-    ring = make_ring(SXM, devices)
-    assert ring.all_reduce_s(size) <= ring.all_reduce_s(size * times)
+@given(
+    st.integers(2, 72), st.sampled_from(list(Collective)), st.floats(1, 1e11), st.floats(1.01, 100),
+    st.sampled_from([SXM, PCIE, CATALOG.device("GB200 (per GPU)"), CATALOG.device("MI300X")]),
+)  # fmt: skip
+def test_more_bytes_or_devices_never_take_less(devices, collective, size, times, device):
+    seconds = make_ring(device, devices).collective_s(collective, size)
+    assert seconds <= make_ring(device, devices).collective_s(collective, size * times)
+    if devices < (device.scale_up_gpus or 72):
+        assert seconds <= make_ring(device, devices + 1).collective_s(collective, size)
 
 
-def test_messages_larger_than_measured_continue_at_the_link_rate():
+@given(st.integers(2, 72), st.sampled_from(list(Collective)), st.floats(1e6, 1e11))
+def test_no_link_carries_more_than_its_rate(devices, collective, size):
+    """In the fabric of switches that sum, an all-reduce sends each byte once."""
+    ring = make_ring(CATALOG.device("GB200 (per GPU)"), devices)
+    carried = size if collective in (Collective.ALL_REDUCE, Collective.SEND) else (devices - 1) / devices * size
+    assert ring.collective_s(collective, size) > carried / 900e9
+
+
+def test_traced_collectives_take_the_time_of_their_kind():
     ring = make_ring(SXM, 8)
-    more_s = ring.all_reduce_s(4e9) - ring.all_reduce_s(2e9)
-    assert more_s == pytest.approx(2 * 7 / 8 * 2e9 / (300e9 * 0.75))
+    for name, kind in (
+        ("c10d.allreduce_", Collective.ALL_REDUCE), ("c10d._reduce_scatter_base_", Collective.REDUCE_SCATTER),
+        ("c10d.alltoall_base_", Collective.ALL_TO_ALL), ("c10d._allgather_base_", Collective.ALL_GATHER),
+        ("_c10d_functional.all_to_all_single", Collective.ALL_TO_ALL),
+    ):  # fmt: skip
+        assert exchange_s(ring, OpGraph((collective(name, 1e8, 8),))) == ring.collective_s(kind, 1e8)
 
 
 def test_a_small_message_between_many_nodes_takes_a_tree_and_a_large_one_a_ring():

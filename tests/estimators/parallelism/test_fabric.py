@@ -135,6 +135,17 @@ def test_nodes_of_a_rack_that_the_site_divides_are_not_joined():
     assert job_fabric(replace(JOB, gpus=8), device, 4, 100e9).islands == 4
 
 
+@pytest.mark.parametrize(
+    ("technology", "efficiency"),
+    [("InfiniBand NDR", 0.94), ("RoCE", 0.66), ("EFA", 0.57), ("Slingshot 11", 0.8), (None, 0.8)],
+)
+def test_a_network_carries_the_share_that_was_published_of_its_technology(technology, efficiency):
+    device = CATALOG.device("H100 SXM5 80GB")
+    links = job_fabric(replace(JOB, gpus=16), device, 2, 400e9, technology)
+    ring = make_ring(device, 16, 2, links.island_bytes_per_s, network_efficiency=links.network_efficiency)
+    assert ring.bytes_per_s == pytest.approx(min(efficiency * 400e9, 450e9 * LINK_EFFICIENCY))
+
+
 def test_a_server_s_link_does_not_join_its_neighbour():
     assert fabric("A100 SXM4 40GB", 8, nodes=2, network_bytes_per_s=100e9).islands == 2
 

@@ -169,7 +169,7 @@ def _estimate_layouts(workload: Workload, tools: Toolbox, places: ResolvedTarget
 
 def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[Estimate]:
     """Estimate each distinct device and layout once, and add the cost at each target's own partition."""
-    estimates: dict[tuple[str, int | None, int | None, int, int | None, float | None], Estimate] = {}
+    estimates: dict[tuple[str, int | None, int | None, int, int | None, float | None, str | None], Estimate] = {}
     answers = []
     for number, place in enumerate(places, 1):
         node = place.partition.node if place.partition else None
@@ -181,13 +181,19 @@ def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[E
             place.target.gpus,
             place.target.nodes if node and (node.gpus or place.device.kind is DeviceKind.CPU) else None,
             node.network_bytes_per_s if node else None,
+            node.network_technology if node else None,
         )
         if key not in estimates:
             job = tracer.job_for(place.device)
             if len(places) > 1:
                 report_step(f"estimating {place.name} ({number} of {len(places)})")
             estimates[key] = tracer.tools.estimator.estimate(
-                tracer.workload, job, place.device, nodes=key[-2], network_bytes_per_s=key[-1]
+                tracer.workload,
+                job,
+                place.device,
+                nodes=key[-3],
+                network_bytes_per_s=key[-2],
+                network_technology=key[-1],
             )
         target = replace(place.target, nodes=estimates[key].target.nodes)
         answers.append(add_cost(replace(estimates[key], target=target), place))

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,11 +14,13 @@ from leadline.catalog.probes import Progress
 from leadline.catalog.read import TomlCatalog
 from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput, MissingExtra, UnknownName
-from leadline.core.hardware import Device, DeviceKind, Machine
+from leadline.core.hardware import Device, DeviceKind, KernelTiming, Machine
 from leadline.core.ports import Catalog
 from leadline.core.processes import ProcessRunner
 from leadline.execution.processes import run_process
 from leadline.files.atomic import write_atomically
+from leadline.kit import KitError
+from leadline.kit.collectives import sweep_collectives
 from leadline.kit.processor import cpu_name
 
 NVIDIA_SMI_TIMEOUT_S = 20.0
@@ -90,9 +93,24 @@ def calibrate(
     from leadline.catalog.probes.sweep import sweep  # noqa: PLC0415 - torch loads on use
 
     device = with_catalog_specs(sweep(device_type, budget_s=budget_s, runner=run_process, progress=progress))
+    if device.calibration is not None and device_type == "cuda":
+        device = replace(device, calibration=replace(device.calibration, collectives=_time_collectives(device_type)))
     if save:
         save_device(device, kept)
     return device
+
+
+def _time_collectives(device_type: str, processes: int = 0, *, quick: bool = False) -> tuple[KernelTiming, ...]:
+    """Return the times of collectives among ``processes``, by default among all GPUs here; empty for one.
+
+    Raises:
+        InvalidInput: the processes failed; the message has their last line.
+    """
+    try:
+        rows = sweep_collectives(sys.executable, device_type, processes, quick=quick)
+    except KitError as error:
+        raise InvalidInput(str(error)) from error
+    return tuple(KernelTiming(**row) for row in rows)
 
 
 def with_catalog_specs(device: Device) -> Device:

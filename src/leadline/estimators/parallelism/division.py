@@ -6,6 +6,7 @@ Shoeybi et al. 2019; the pipeline bubble (p − 1)/m of p stages and m microbatc
 """
 
 from dataclasses import replace
+from functools import partial
 
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
@@ -68,10 +69,11 @@ class DividedStep(Frozen):
     sent_s: dict[str, float]
     exposed_s: float
     idle_s: float
-    measured: bool  # True if every used link was measured; otherwise links run at shares of their wire rate
+    measured: bool  # True if the generation of every used link was measured
     slowest_bytes_per_s: float
     fastest_s: float
     slowest_s: float
+    link_spread: float  # deviation of the logarithm of the exchanges' time
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -138,7 +140,7 @@ def _exchange(
     """Add communication and idle time to the seconds of computing, on islands with this network."""
     plan, graph = workload.parallelism, job.step
     copies = plan.copies(workload.gpus)
-    data_ring, tensor_ring, pipeline_ring = _rings(workload, device, copies, fabric.islands, island_bytes_per_s)
+    data_ring, tensor_ring, pipeline_ring = _rings(workload, device, copies, fabric, island_bytes_per_s)
     training = workload.phase is Phase.TRAINING
     microbatches = max(workload.accumulation, job.loop.accumulation)
     stages = plan.pipeline if training else 1
@@ -161,28 +163,30 @@ def _exchange(
         shown_s += (behind_s**4 + data_s**4) ** 0.25 - behind_s + UNHIDDEN * data_s
     used = [ring for ring in (data_ring, tensor_ring) if ring.devices > 1] + [pipeline_ring] * (plan.pipeline > 1)
     slowest = min(ring.bytes_per_s for ring in used)
-    measured = all(ring.curve for ring in used)
+    measured = all(ring.measured for ring in used)
     step_s, all_s = computing_s + shown_s + idle_s, sum(sent_s.values())
     return DividedStep(
         step_s, sent_s, shown_s, idle_s, measured, slowest,
         fastest_s=max(computing_s * (1 + bubble), all_s), slowest_s=computing_s + all_s + idle_s,
+        link_spread=max(ring.spread(large=training) for ring in used),
     )  # fmt: skip
 
 
 def _rings(
-    workload: Workload, device: Device, copies: int, islands: int, island_bytes_per_s: float
+    workload: Workload, device: Device, copies: int, fabric: Fabric, island_bytes_per_s: float
 ) -> tuple[Ring, Ring, Ring]:
     """Return the groups that exchange: data-parallel copies, tensor-parallel group, pipeline neighbours."""
-    plan = workload.parallelism
+    plan, islands = workload.parallelism, fabric.islands
     per_island = -(-workload.gpus // islands)
     side_by_side = min(plan.tensor, per_island)
     data_islands = min(islands, -(-copies * plan.tensor // per_island))
     tensor_islands = -(-plan.tensor // per_island)
+    ring = partial(make_ring, device, node_bytes_per_s=island_bytes_per_s, network_efficiency=fabric.network_efficiency)
     # Between islands, all GPUs of a stage send at once.
     return (
-        make_ring(device, copies, data_islands, island_bytes_per_s, sharing=side_by_side),
-        make_ring(device, plan.tensor, tensor_islands, island_bytes_per_s),
-        make_ring(device, 2, min(islands, 2), island_bytes_per_s, sharing=per_island),
+        ring(copies, data_islands, sharing=side_by_side),
+        ring(plan.tensor, tensor_islands),
+        ring(2, min(islands, 2), sharing=per_island),
     )
 
 

@@ -1,19 +1,14 @@
 """The links between the GPUs of a job: nodes, the network of each, assumptions where they are unknown, and collectives.
 
-``links.toml`` holds the usual networks and the measured collectives, with their sources.
+``links.toml`` holds the usual networks, with their sources.
 
-**Collectives.** The model is α–β: a hop costs its latency, a byte the time of the slowest link (Thakur, Rabenseifner
-and Gropp 2005). A gather passes (n−1)/n of the data in n−1 hops, an all-reduce twice that. Between nodes a tree of few
-hops is used where it is faster, as NCCL does.
-
-The measured all-reduces inside nodes are knots of curves that ``benchmarks/dnn/collective_model.py`` fitted to the
-network profiles published with Vidur (MIT licence, data/profiling/network/a100_dgx and h100_dgx): nodes of eight GPUs
-joined by NVSwitch. Straight lines between their logarithms meet the measured means above 1 MiB within 2.3 to 4.6 %
-(mean absolute). Below it single times jump between two values, and the knots are their middle.
+**Collectives.** Inside a node or rack they follow curves fitted to measured ones (``collectives.py``). Between nodes
+the model is α–β: a hop costs its latency, a byte the time of the slowest link (Thakur, Rabenseifner and Gropp 2005). A
+gather passes (n−1)/n of the data in n−1 hops, an all-reduce twice that. A tree of few hops is used where it is faster,
+as NCCL does.
 """
 
 import math
-from bisect import bisect_left
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,13 +17,29 @@ import msgspec
 from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.units import GB, GBIT_BYTES
+from leadline.core.units import GBIT_BYTES
 from leadline.core.workload import Workload
+from leadline.estimators.parallelism.collectives import (
+    OTHER,
+    SLOT,
+    Collective,
+    LinkCurves,
+    link_curves,
+    link_generation,
+    timed_seconds,
+)
 
 # Spread of a step for each unit of log distance from one island: congestion and stragglers have no term. An assumption,
 # since nothing was measured there. It is half of the step model's, because overlap, fusing and an unknown network have
 # bounds of their own.
 SCALE_SPREAD = 0.1
+# Deviation of the logarithm of an exchange's time over a network, an assumption: congestion and stragglers have no term
+# of their own. On Leonardo's InfiniBand, other jobs halve the rate of all-reduces on 1,024 GPUs (De Sensi et al. 2024).
+NETWORK_SPREAD = 0.5
+TIMED_SPREAD = 0.1  # the same after a sweep of this machine: other messages and moments differ a little
+# Share of latency in the time of an exchange, assumptions: gradients are large, and a token's activations are small.
+LATENCY_SHARES = {True: 0.1, False: 0.5}
+NETWORK_EFFICIENCY = 0.8  # usual share of a network's rate in large collectives
 LARGEST_SERVER = 16  # a link that joins more GPUs than this spans the nodes of a rack
 
 
@@ -45,20 +56,12 @@ class UsualServer(Frozen):
     known: bool = True
 
 
-class _MeasuredAllReduces(Frozen):
-    """Link of the measured devices in GB/s by architecture, sizes in bytes, and microseconds by number of devices."""
-
-    link_gb_per_s: dict[str, float]
-    bytes: tuple[float, ...]
-    microseconds: dict[str, dict[str, tuple[float, ...]]]
-
-
 class _Links(Frozen):
-    """The content of ``links.toml``: servers by architecture and form or by form alone, and collectives."""
+    """The content of ``links.toml``: servers by architecture and form or by form alone; efficiencies."""
 
     generations: dict[str, UsualServer]
     forms: dict[str, UsualServer]
-    all_reduce: _MeasuredAllReduces
+    technologies: dict[str, float]
 
 
 _LINKS = msgspec.toml.decode(Path(__file__).with_name("links.toml").read_bytes(), type=_Links)
@@ -81,6 +84,7 @@ class Fabric(Frozen):
     assumptions: tuple[str, ...] = ()
     nodes: int = 1
     unknown_link: bool = False  # between the GPUs of a node
+    network_efficiency: float = NETWORK_EFFICIENCY  # share of its rate in large collectives
 
     def link_ends(self, device: Device) -> tuple[Device, Device]:
         """Return ``device`` with the slowest and the fastest link inside a node, if its own is unknown."""
@@ -100,10 +104,16 @@ def usual_server(device: Device) -> UsualServer:
     return generation or _LINKS.forms.get(form, UsualServer(known=False))
 
 
-def job_fabric(workload: Workload, device: Device, nodes: int | None, network_bytes_per_s: float | None) -> Fabric:
-    """Return the links of a job on ``nodes``, each with this network; ``None`` where either is unknown.
+def job_fabric(
+    workload: Workload,
+    device: Device,
+    nodes: int | None,
+    network_bytes_per_s: float | None,
+    network_technology: str | None = None,
+) -> Fabric:
+    """Return the links of a job on ``nodes``, each with this network; ``None`` where any is unknown.
 
-    ``workload.network`` overrides the network.
+    ``workload.network`` overrides the network's rate.
     """
     gpus, assumptions, usual = workload.gpus, [], usual_server(device)
     if nodes is None:
@@ -132,27 +142,11 @@ def job_fabric(workload: Workload, device: Device, nodes: int | None, network_by
         ends = f"{SLOWEST_LINK / 1e9:g} to {FASTEST_LINK / 1e9:g} GB/s"
         assumptions.append(f"assumed link between {device.name} of a node: any, the interval covers {ends} one way")
     point, low, high = (rate * in_island for rate in (point, low, high))
-    return Fabric(islands, point, low, high, tuple(assumptions), nodes, unknown_link)
+    technologies = (share for name, share in _LINKS.technologies.items() if (network_technology or "").startswith(name))
+    efficiency = next(technologies, NETWORK_EFFICIENCY)
+    return Fabric(islands, point, low, high, tuple(assumptions), nodes, unknown_link, efficiency)
 
 
-# Points (size in bytes, seconds), both ascending; empty where nothing was measured.
-AllReduceCurve = tuple[tuple[float, float], ...]
-
-
-def all_reduce_curve(device: Device, devices: int) -> AllReduceCurve:
-    """Return the measured all-reduces of ``devices`` devices in one node; empty if unmeasured.
-
-    A bridge or another link of the same generation is not the measured one.
-    """
-    measured, architecture = _LINKS.all_reduce, device.architecture or ""
-    is_sxm, link = (device.form_factor or "").startswith("SXM"), (device.link_bytes_per_s or 0) / GB
-    if not is_sxm or link != measured.link_gb_per_s.get(architecture):
-        return ()
-    times = measured.microseconds[architecture].get(str(devices), ())
-    return tuple((size, time * 1e-6) for size, time in zip(measured.bytes, times, strict=False))
-
-
-NETWORK_EFFICIENCY = 0.8
 LINK_EFFICIENCY = 0.75
 # Latency of one hop of a ring over the devices' own link, over PCIe, and between nodes: the constants of NCCL's own
 # cost model for large messages (src/graph/tuning.cc, protocol Simple).
@@ -160,40 +154,59 @@ LINK_HOP_S, SLOT_HOP_S, NETWORK_HOP_S = 3.4e-6, 5.7e-6, 14e-6
 
 
 class Ring(Frozen):
-    """A ring of ``devices`` over ``nodes``, with one-way bandwidth of its slowest link and latencies."""
+    """A ring of ``devices`` over ``nodes``, with one-way bandwidth of its slowest link and latencies.
+
+    ``curves`` are those of its links, where it crosses no network, and ``link_bytes_per_s`` their rate. ``measured``
+    tells whether their generation was. Times of a sweep of this very machine (``timed``) go before the curves.
+    """
 
     devices: int
     bytes_per_s: float
     latency_s: float  # of a hop inside a node
     nodes: int = 1
     network_latency_s: float = NETWORK_HOP_S  # of a hop between nodes
-    curve: AllReduceCurve = ()  # measured all-reduces of this group, if any
+    curves: LinkCurves | None = None
+    link_bytes_per_s: float = 0.0
+    measured: bool = False
+    timed: Device | None = None  # device whose machine was swept
 
     def all_reduce_s(self, size_bytes: float) -> float:
-        """Return the seconds of an all-reduce: measured, else the faster of a ring and, between nodes, a tree."""
-        if self.devices < 2 or size_bytes <= 0:
-            return 0.0
-        if self.curve:
-            return self._measured_s(size_bytes)
-        ring_s = 2 * (self.hops_s + self.transfer_s(size_bytes))
-        return min(ring_s, self._tree_s(size_bytes)) if self.nodes > 1 else ring_s
+        """Return the seconds of an all-reduce; between nodes, of the faster of a ring and a tree."""
+        return self.collective_s(Collective.ALL_REDUCE, size_bytes)
 
     def all_gather_s(self, size_bytes: float) -> float:
-        """Return the seconds of an all-gather or reduce-scatter of ``size_bytes`` in total."""
-        if self.devices < 2 or size_bytes <= 0:
-            return 0.0
-        if self.curve:
-            return self._measured_s(size_bytes) / 2
-        return self.hops_s + self.transfer_s(size_bytes)
+        """Return the seconds of an all-gather of ``size_bytes`` in total."""
+        return self.collective_s(Collective.ALL_GATHER, size_bytes)
 
     def send_s(self, size_bytes: float) -> float:
         """Return the seconds of sending ``size_bytes`` to the next device of the ring, over its slowest link."""
-        hop_s = self.network_latency_s if self.nodes > 1 else self.latency_s
-        return hop_s + size_bytes / self.bytes_per_s
+        return self.collective_s(Collective.SEND, size_bytes)
+
+    def collective_s(self, collective: Collective, size_bytes: float) -> float:
+        """Return the seconds of a collective; ``size_bytes`` are those of the largest tensor of a device."""
+        if self.devices < 2 or size_bytes <= 0:
+            return 0.0
+        if self.timed and (seconds := timed_seconds(self.timed, collective, self.devices, size_bytes)) is not None:
+            return seconds
+        if self.curves is not None:
+            curve = self.curves.curves[collective]
+            return curve.seconds(collective, size_bytes, self.devices, self.link_bytes_per_s)
+        if collective is Collective.SEND:
+            return (self.network_latency_s if self.nodes > 1 else self.latency_s) + size_bytes / self.bytes_per_s
+        once_s = self.hops_s + self.transfer_s(size_bytes)
+        if collective is not Collective.ALL_REDUCE:
+            return once_s
+        return min(2 * once_s, self._tree_s(size_bytes)) if self.nodes > 1 else 2 * once_s
 
     def transfer_s(self, size_bytes: float) -> float:
         """Return the seconds that the bytes of a gather take, without any latency."""
         return (self.devices - 1) / self.devices * size_bytes / self.bytes_per_s
+
+    def spread(self, *, large: bool) -> float:
+        """Return the deviation of the logarithm of an exchange's time; ``large`` messages are those of training."""
+        if self.timed is not None:
+            return TIMED_SPREAD
+        return NETWORK_SPREAD if self.curves is None else self.curves.spread(LATENCY_SHARES[large])
 
     @property
     def hops_s(self) -> float:
@@ -201,16 +214,6 @@ class Ring(Frozen):
         if self.nodes < 2:
             return (self.devices - 1) * self.latency_s
         return (self.devices - self.nodes) * self.latency_s + self.nodes * self.network_latency_s
-
-    def _measured_s(self, size_bytes: float) -> float:
-        """Return the seconds by log-linear interpolation: constant below the curve, at the link's rate above it."""
-        largest, last_s = self.curve[-1]
-        if size_bytes > largest:
-            return last_s + 2 * self.transfer_s(size_bytes - largest)
-        place = max(bisect_left(self.curve, (size_bytes, 0.0)), 1)
-        (low, low_s), (high, high_s) = self.curve[place - 1], self.curve[place]
-        share = math.log(max(size_bytes, low) / low) / math.log(high / low)
-        return float(low_s * (high_s / low_s) ** share)
 
     def _tree_s(self, size_bytes: float) -> float:
         """Return the seconds of an all-reduce up and down a tree of nodes whose devices form chains."""
@@ -220,9 +223,8 @@ class Ring(Frozen):
 
 def exchange_s(ring: Ring, graph: OpGraph) -> float:
     """Return the seconds that a step's collectives take on ``ring``."""
-    # They are the traced ones: all-reduces, and those that move half as much (gathers, reduce-scatters, all-to-all). A
-    # trace of one process has none, so its gradients count as reduced once. Smaller groups keep their size. The largest
-    # one is the whole job, whatever number of devices was traced.
+    # They are the traced ones. A trace of one process has none, so its gradients count as reduced once. Smaller groups
+    # keep their size. The largest one is the whole job, whatever number of devices was traced.
     if not sees_collectives(graph):
         return ring.all_reduce_s(graph.parameter_bytes)
     collectives = [op for op in graph.ops if op.kind is OpKind.COMMUNICATION and op.dims.get("ranks", 0) > 1]
@@ -230,10 +232,14 @@ def exchange_s(ring: Ring, graph: OpGraph) -> float:
     total = 0.0
     for op in collectives:
         among = ring if op.dims["ranks"] == whole else _smaller(ring, op.dims["ranks"])
-        reduced = op.name.rpartition(".")[2].startswith(("all_reduce", "allreduce"))
-        seconds = among.all_reduce_s(op.dims["bytes"]) if reduced else among.all_gather_s(op.dims["bytes"])
-        total += seconds * op.count
+        total += among.collective_s(_collective(op.name), op.dims["bytes"]) * op.count
     return total
+
+
+def _collective(name: str) -> Collective:
+    """Return the collective of a traced op, by default a gather."""
+    word = name.rpartition(".")[2].replace("_", "")
+    return next((each for each in Collective if each.value.replace("_", "") in word), Collective.ALL_GATHER)
 
 
 def sees_collectives(graph: OpGraph) -> bool:
@@ -242,7 +248,13 @@ def sees_collectives(graph: OpGraph) -> bool:
 
 
 def make_ring(
-    device: Device, devices: int, nodes: int = 1, node_bytes_per_s: float | None = None, *, sharing: int = 1
+    device: Device,
+    devices: int,
+    nodes: int = 1,
+    node_bytes_per_s: float | None = None,
+    *,
+    sharing: int = 1,
+    network_efficiency: float = NETWORK_EFFICIENCY,
 ) -> Ring:
     """Return the ring that joins ``devices`` over ``nodes``.
 
@@ -251,27 +263,33 @@ def make_ring(
     node's network at once (those of other tensor-parallel ranks).
     """
     nodes = min(nodes, devices)
-    inside, hop_s = _inside(device, -(-devices // nodes))
+    per_node = -(-devices // nodes)
+    through_slot = not (device.link_bytes_per_s and per_node <= (device.scale_up_gpus or per_node))
+    unknown = _knows_no_link(device, per_node)
+    # A bridge joins two or four cards. More of them meet at their slots.
+    link, hop_s = (device.link_bytes_per_s or 0) / 2, LINK_HOP_S
+    if through_slot:
+        link, hop_s = (None if unknown else device.host_bytes_per_s) or UNKNOWN_LINK, SLOT_HOP_S
+    inside = link if through_slot else link * LINK_EFFICIENCY
     if nodes > 1:
-        usual = usual_server(device).usual * GBIT_BYTES * -(-devices // nodes)
-        rate = (node_bytes_per_s or usual) * NETWORK_EFFICIENCY / sharing
+        usual = usual_server(device).usual * GBIT_BYTES * per_node
+        rate = (node_bytes_per_s or usual) * network_efficiency / sharing
         return Ring(devices, min(rate, inside) if devices > nodes else rate, hop_s, nodes)
-    return Ring(devices, inside, hop_s, curve=all_reduce_curve(device, devices))
+    if device.kind is DeviceKind.CPU:
+        return Ring(devices, inside, hop_s)
+    timings = device.calibration.collectives if device.calibration else ()
+    swept = any(timing.dims["devices"] == devices for timing in timings)
+    name = OTHER if unknown else SLOT if through_slot else link_generation(device)
+    return Ring(
+        devices, inside, hop_s, curves=link_curves(name), link_bytes_per_s=link,
+        measured=swept or name not in (OTHER, SLOT), timed=device if swept else None,
+    )  # fmt: skip
 
 
 def _smaller(ring: Ring, devices: int) -> Ring:
-    """Return a ring of fewer devices over the same links; its own collectives were not measured."""
+    """Return a ring of fewer devices over the same links."""
     devices = min(devices, ring.devices)
-    return ring if devices == ring.devices else replace(ring, devices=devices, nodes=min(ring.nodes, devices), curve=())
-
-
-def _inside(device: Device, devices: int) -> tuple[float, float]:
-    """Return bytes a second one way between so many devices of a node, and the latency of a hop."""
-    # A bridge joins two or four cards. More of them meet at their slots.
-    if device.link_bytes_per_s and devices <= (device.scale_up_gpus or devices):
-        return device.link_bytes_per_s / 2 * LINK_EFFICIENCY, LINK_HOP_S
-    known = None if _knows_no_link(device, devices) else device.host_bytes_per_s
-    return known or UNKNOWN_LINK, SLOT_HOP_S
+    return replace(ring, devices=devices, nodes=min(ring.nodes, devices))
 
 
 def _knows_no_link(device: Device, devices: int) -> bool:

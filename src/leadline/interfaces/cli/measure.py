@@ -27,10 +27,17 @@ from leadline.interfaces.cli.output import print_answer, print_json, print_note,
 @flag("compiled --compile", "Measure half of the points under torch.compile.")
 @flag("--no-ops", "Do not profile the ops of each step.")
 @option("--point-limit", "SECONDS", "Time limit of one point.", type=float, default=90.0)
+@option(
+    "--collectives",
+    "N",
+    "Processes among which collectives are timed: one per GPU, or on the CPU.",
+    "all GPUs of this machine",
+    type=int,
+)
 @json_option
 def measure(
     *, to: Path | None, kit: Path | None, minutes: float, device: str, python: str | None, quick: bool, seed: int,
-    compiled: bool, no_ops: bool, point_limit: float, json: bool,
+    compiled: bool, no_ops: bool, point_limit: float, collectives: int | None, json: bool,
 ) -> None:  # fmt: skip
     """Time steps of many models on this device (time, memory, energy, ops), and save them in one file.
 
@@ -43,7 +50,16 @@ def measure(
         return
     assert to is not None  # noqa: S101 - one of the two is given
     options = MeasureOptions(
-        str(to), minutes, device, python or sys.executable, quick, seed, compiled, not no_ops, point_limit
+        str(to),
+        minutes,
+        device,
+        python or sys.executable,
+        quick,
+        seed,
+        compiled,
+        not no_ops,
+        point_limit,
+        collectives or 0,
     )
     summary = measure_verb(
         options, lambda text, in_file, elapsed_s: print_note(f"[{in_file}, {format_duration(elapsed_s)}] {text}")
