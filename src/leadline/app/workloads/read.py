@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import msgspec
 
+from leadline.app.workloads.adapters import build_adapters
 from leadline.app.workloads.model_function import find_framework
 from leadline.app.workloads.options import (
     OPTION_TABLES,
     WorkloadOptions,
-    build_adapters,
     build_quantization,
     check_optimizer,
     parse_network_rate,

@@ -24,6 +24,7 @@ from leadline.graphs.hf_config.generation import (
 from leadline.graphs.hf_config.model import TransformerModel
 from leadline.graphs.hf_config.modules import ModelBuilder
 from leadline.graphs.hf_config.optimizer import hold_states, update_weights
+from leadline.graphs.hf_config.peft_methods import AdapterPlan
 from leadline.graphs.hf_config.quantization import (
     MOST_CONFIG_BYTES,
     CheckpointQuantization,
@@ -77,7 +78,7 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         raise InvalidInput(f"--lora adapts language models, not this {shape.family}: leave it out")
     choices = _choose(workload, shape, config)
     run = _Run(workload, shape, choices, cuda=device_type == "cuda")
-    graph, layout = run.prefill(choices.sequence)
+    graph, layout, adapters = run.prefill(choices.sequence)
     between = (choices.sequence + choices.longest) // 2
     longer = [run.prefill(length)[0] for length in (between, choices.longest) if length > choices.sequence]
     loop = LoopFacts(
@@ -87,7 +88,7 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         precision=choices.precision.value,
         optimizer=choices.optimizer.value if workload.phase is Phase.TRAINING else None,
     )
-    notes = tuple(_notes(workload, choices, missing_fields, graph))
+    notes = tuple(_notes(workload, choices, missing_fields, graph, adapters))
     unmeasured = choices.quantization is not None
     if workload.generated is None:
         return TracedJob(graph, loop, notes=notes, low_confidence=unmeasured, longer=tuple(longer))
@@ -126,7 +127,9 @@ def _read_quantization(config: dict[str, Any], workload: Workload) -> Checkpoint
     return quantization
 
 
-def _notes(workload: Workload, choices: _RunSettings, missing_fields: tuple[str, ...], graph: OpGraph) -> Iterator[str]:
+def _notes(
+    workload: Workload, choices: _RunSettings, missing_fields: tuple[str, ...], graph: OpGraph, adapters: str
+) -> Iterator[str]:
     """Yield notes about assumptions: settings, weights in few bits, adapters, the lengths of batches, the cache."""
     if choices.assumed:
         yield f"assumed: {', '.join(choices.assumed)}"
@@ -137,7 +140,7 @@ def _notes(workload: Workload, choices: _RunSettings, missing_fields: tuple[str,
     yield from _describe_quantization(choices, graph)
     if workload.phase is Phase.TRAINING and choices.optimizer.paged:
         yield "the paged optimizer state is assumed to be on the host; the time to move it is not counted"
-    yield from _describe_adapters(workload, choices)
+    yield from _describe_adapters(workload, choices, adapters)
     if choices.longest > choices.sequence:
         yield (
             f"the time is for batches of {choices.sequence} tokens per sample, the memory for the longest, "
@@ -151,12 +154,10 @@ def _notes(workload: Workload, choices: _RunSettings, missing_fields: tuple[str,
         yield "decoding is that of transformers' generate: eager ops, and a cache that is copied to grow"
 
 
-def _describe_adapters(workload: Workload, choices: _RunSettings) -> Iterator[str]:
+def _describe_adapters(workload: Workload, choices: _RunSettings, adapters: str) -> Iterator[str]:
     if workload.adapters is None:
         return
-    mixed = choices.precision.compute != "float32"
-    in_float32 = ", as peft keeps them by default: float32 under autocast" if mixed else ""
-    yield f"adapters on all linear layers but the output layer{in_float32}"
+    yield adapters
     if workload.quantization is not None or choices.quantization is not None:
         yield "embeddings, norms and the output layer are not quantized but in float32, as peft prepares them"
 
@@ -260,11 +261,12 @@ class _Run(Frozen):
     choices: _RunSettings
     cuda: bool
 
-    def prefill(self, sequence: int) -> tuple[OpGraph, CacheLayout]:
-        """Return a training step, or the pass over whole sequences, and the layout of the cache it leaves."""
+    def prefill(self, sequence: int) -> tuple[OpGraph, CacheLayout, str]:
+        """Return a training step or the pass over whole sequences, the layout of its cache, and a note on adapters."""
         workload, choices = self.workload, self.choices
         builder = self._build()
         model, tape = TransformerModel(builder, self.shape), builder.tape
+        note = _note_adapters(builder, workload.model.reference)
         states = hold_states(tape, choices.optimizer) if tape.training else []
         _micro_steps(model, choices.batch, sequence, workload.accumulation if tape.training else 1)
         if tape.training:
@@ -272,7 +274,7 @@ class _Run(Frozen):
         layout = cache_layout(builder.cache, CACHE_BLOCK if workload.paged else 1)
         graph = self._graph(builder, layout)
         del states
-        return graph, layout
+        return graph, layout, note
 
     def decode(self, layout: CacheLayout, length: int) -> OpGraph:
         """Return the pass that adds token number ``length`` to the cache of the tokens before it."""
@@ -297,8 +299,9 @@ class _Run(Frozen):
             quantization = INT8 if workload.quantization is Quantization.INT8 else bitsandbytes_4bit()
         # peft keeps all other weights in float32 (prepare_model_for_kbit_training).
         dtype = "float32" if training and quantization is not None else precision.weights
+        plan = None if workload.adapters is None else AdapterPlan(workload.adapters)
         return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
-                     last_only=workload.generated is not None, paged=workload.paged, adapters=workload.adapters,
+                     last_only=workload.generated is not None, paged=workload.paged, adapters=plan,
                      quantization=quantization)  # fmt: skip
 
     def _graph(self, builder: ModelBuilder, layout: CacheLayout) -> OpGraph:
@@ -319,6 +322,15 @@ class _Run(Frozen):
             source="config.json by formula",
             cache_heads=layout.heads,
         )
+
+
+def _note_adapters(builder: ModelBuilder, reference: str) -> str:
+    """Return a note on the adapters of the model that was made, or nothing without them."""
+    if builder.adapters is None:
+        return ""
+    builder.adapters.require_layers(reference)
+    trained = sum(weight.elements for weight in builder.tape.parameters)
+    return builder.adapters.describe(trained, widened=builder.tape.autocast is not None)
 
 
 def _micro_steps(model: TransformerModel, batch: int, sequence: int, accumulation: int) -> None:

@@ -133,6 +133,8 @@ class Tower:
     def __init__(self, builder: ModelBuilder, shape: StackShape, table: TapeTensor | None = None) -> None:
         self.builder, self.shape = builder, shape
         self.embedding = _embedding(builder, shape, table)
+        prompt = self.embedding.prompt if isinstance(self.embedding, TokenEmbedding) else None
+        self.prompt_tokens = prompt.tokens if prompt is not None else 0
         heads = shape.layers[0].attention.heads
         self.buckets = builder.weight(shape.position_buckets, heads) if shape.position_buckets else None
         self.distances = builder.weight(shape.relative_positions, shape.hidden) if shape.relative_positions else None
@@ -150,14 +152,16 @@ class Tower:
     ) -> TapeTensor:
         """Return hidden states (batch, tokens, width). Images and sounds have their own number of tokens."""
         tape, shape = self.builder.tape, self.shape
-        sequence = sequence if shape.source is None else shape.source.tokens
+        sequence = sequence + self.prompt_tokens if shape.source is None else shape.source.tokens
         attention = shape.layers[0].attention
         rotated = attention.rotary if attention.latent is None else attention.latent.rotary
         angles = tape.new((batch, sequence, rotated), self.builder.dtype) if rotated else None
         distances = self.distance_norm(self.distances) if self.distances and self.distance_norm else self.distances
         context = StackContext(angles, self._bias(sequence), distances, memory, memory_bias)
         del angles, distances
-        embedded = self.embedding(batch, sequence)  # held until the last layer has run, as its owner holds it
+        embedded = self.embedding(
+            batch, sequence - self.prompt_tokens
+        )  # held until the last layer has run, as its owner holds it
         hidden = self._run_layers(embedded, context)
         del embedded
         if self.final_norm is not None:

@@ -44,7 +44,9 @@ class WorkloadKeywords(TypedDict, total=False):
     precision: str
     optimizer: str
     lora: int
+    lora_targets: str
     lora_embeddings: bool
+    peft: str
     quantize: str
     accumulate: int
     checkpointing: bool
