@@ -4,13 +4,14 @@ The runs are of four models (1.8B to 72B) with LoRA, LoRA with embedding and out
 on sequences of 256 to 8,192 tokens (Qwen's README, Apache-2.0). According to the README and its scripts they used an
 A100 SXM4 80GB, batch 1, 8 micro-steps, flash attention, checkpointing, adapters of rank 64 on all linear layers, AdamW.
 
+As in the scripts (``finetune/*.sh``), LoRA runs under autocast, Q-LoRA with DeepSpeed's ZeRO-2 in float16 on GPTQ's
+four bits, and full fine-tunes with its ZeRO-3, as LoRA where the table names it. Dropout is 0.05.
+
 Assumptions:
     - A GB is 10⁹ bytes, as in the README's table of inference, where 72B in bfloat16 takes 144.69 GB.
     - Memory of several GPUs is their sum.
-    - More than one GPU means ZeRO-2, or ZeRO-3 where the table names it.
 
-The table's Q-LoRA uses GPTQ's four bits, with the other weights in 16 bits; the prediction is for bitsandbytes. The
-full fine-tunes use DeepSpeed with bfloat16 and float32 weights; the nearest option keeps float32 weights alone.
+The full fine-tunes use DeepSpeed with bfloat16 and float32 weights; the nearest option keeps float32 weights alone.
 """
 
 import json
@@ -37,7 +38,6 @@ from leadline.core.workload import (
     Optimizer,
     Parallelism,
     Precision,
-    Quantization,
     Recompute,
     Sharding,
     Workload,
@@ -56,12 +56,18 @@ SIZES = {
     "72B": (8192, 24576, 80, 64, 152064),
 }
 """Model → hidden size, width of the feed-forward, layers, heads, vocabulary (from their ``config.json``)."""
+LORA = Adapters(RANK, settings=(("lora_dropout", 0.05),))
+ZERO_2 = replace(LORA, settings=(*LORA.settings, ("deepspeed", True), ("reduce_bucket_size", 200_000_000)))
+ZERO_3 = replace(LORA, settings=(*LORA.settings, ("deepspeed", True), ("reduce_bucket_size", 8192 * 8192)))
+"""Buckets as in ``ds_config_zero2.json``; ``auto`` in ``ds_config_zero3.json`` is the square of the hidden size."""
 METHODS: dict[str, Workload] = {
-    "LoRA": Workload(ModelSource(ModelKind.HF_CONFIG, ""), precision=Precision.BF16, adapters=Adapters(RANK)),
+    "LoRA": Workload(ModelSource(ModelKind.HF_CONFIG, ""), precision=Precision.BF16, adapters=LORA),
 }
 METHODS |= {
-    "LoRA (emb)": replace(METHODS["LoRA"], adapters=Adapters(RANK, embeddings=True)),
-    "Q-LoRA": replace(METHODS["LoRA"], precision=Precision.FP16, quantization=Quantization.NF4),
+    "LoRA (emb)": replace(METHODS["LoRA"], adapters=replace(LORA, embeddings=True)),
+    "LoRA (multinode)": METHODS["LoRA"],
+    "LoRA + Deepspeed Zero3": replace(METHODS["LoRA"], adapters=ZERO_3),
+    "Q-LoRA": replace(METHODS["LoRA"], precision=Precision.FP16, adapters=ZERO_2),
     "Full-parameter": replace(METHODS["LoRA"], precision=Precision.AMP_BF16, adapters=None),
 }
 
@@ -82,25 +88,27 @@ def run(*, quick: bool = False, data: Path | None = None) -> BenchmarkResult:
     return BenchmarkResult("fine-tunes", tuple(_rows(details)), details=tuple(details))
 
 
-def config_of(model: str) -> dict[str, object]:
-    """Return the configuration of a Qwen model, in the family qwen2, which has the same layers."""
+def config_of(model: str, method: str = "") -> dict[str, object]:
+    """Return the configuration of a Qwen model, with four-bit weights for Q-LoRA."""
     hidden, width, layers, heads, vocabulary = SIZES[model]
+    quantized = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}
     return {
-        "model_type": "qwen2", "hidden_size": hidden, "intermediate_size": width, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "num_key_value_heads": heads, "vocab_size": vocabulary,
-        "max_position_embeddings": 8192, "tie_word_embeddings": False,
+        "model_type": "qwen", "hidden_size": hidden, "intermediate_size": 2 * width, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "vocab_size": vocabulary, "seq_length": 8192, "tie_word_embeddings": False,
+        **(quantized if method == "Q-LoRA" else {}),
     }  # fmt: skip
 
 
 def workload_of(columns: Columns, place: int, folder: Path) -> Workload:
     """Return the workload of one measured run; write its configuration into ``folder``."""
     model, method = str(columns["Model Size"][place]), str(columns["Method"][place])
-    path = folder / f"{model}.json"
-    path.write_text(json.dumps(config_of(model)), encoding="utf-8")
+    path = folder / f"{model} {method}.json"
+    path.write_text(json.dumps(config_of(model, method)), encoding="utf-8")
     gpus = int(columns["#Nodes"][place] * columns["#GPUs per node"][place])
-    sharding = Sharding.NONE if gpus == 1 else Sharding.FULL if "Zero3" in method else Sharding.GRADIENTS
+    whole = "Zero3" in method or method == "Full-parameter"
+    sharding = Sharding.FULL if whole and gpus > 1 else Sharding.NONE
     return replace(
-        METHODS[base_method(method)], model=ModelSource(ModelKind.HF_CONFIG, str(path)), batch=1,
+        METHODS[method], model=ModelSource(ModelKind.HF_CONFIG, str(path)), batch=1,
         sequence=int(columns["seq_len"][place]), accumulation=MICRO_STEPS, recompute=Recompute.FULL, gpus=gpus,
         optimizer=Optimizer.ADAMW, parallelism=Parallelism(sharding=sharding),
     )  # fmt: skip

@@ -16,53 +16,69 @@ from leadline.graphs.hf_config.weight_formats import ProductKernel, WeightFormat
 TEMPORARY = StorageCategory.TEMPORARY
 
 
+class AdapterWeights:
+    """Makes the weights of adapters in their ``dtype``. Layers may share some."""
+
+    def __init__(self, tape: Tape, dtype: str) -> None:
+        self.tape, self.dtype = tape, dtype
+        self.shared: dict[str, TapeTensor] = {}
+
+    def make(self, *shape: int, trained: bool = True) -> TapeTensor:
+        """Make a weight."""
+        return self.tape.parameter(*shape, dtype=self.dtype, trained=trained)
+
+    def share(self, name: str, shape: tuple[int, ...], *, trained: bool = True) -> TapeTensor:
+        """Return the shared weight of a name, made on first use."""
+        if name not in self.shared:
+            self.shared[name] = self.make(*shape, trained=trained)
+        return self.shared[name]
+
+    def factor(self, factor: Factor, shape: tuple[int, int]) -> TapeTensor | None:
+        """Return a factor of a low-rank product that is stored; ``None`` for one that is not."""
+        if factor is Factor.SHARED:
+            return self.share(f"frozen {shape}", shape, trained=False)
+        stored = factor in (Factor.TRAINED, Factor.FROZEN)
+        return self.make(*shape, trained=factor is Factor.TRAINED) if stored else None
+
+
 class Adapter:
     """The weights that a method of peft adds to an (n, k) product.
 
-    They are stored in float32, as by peft (``autocast_adapter_dtype``), and multiplied in autocast's type.
+    They are multiplied in autocast's type.
 
     Args:
         tape: Where they are recorded.
         parts: The weights.
-        n: Outputs of the product.
-        k: Its inputs.
-        shared: Weights that layers share, by name; new ones are added.
+        shape: Outputs n and inputs k of the product.
+        weights: Maker of the weights.
         dropout: Share of the source that a low-rank product drops.
     """
 
     def __init__(
-        self, tape: Tape, parts: Parts, n: int, k: int, shared: dict[str, TapeTensor], dropout: float = 0.0
+        self, tape: Tape, parts: Parts, shape: tuple[int, int], weights: "AdapterWeights", dropout: float = 0.0
     ) -> None:
-        self.tape, self.parts, self.shape, self.dropout = tape, parts, (n, k), dropout
-        self.trained = [tape.parameter(*shape, dtype="float32") for shape in parts.trained]
-        self.sources = [*self.trained, *(share_weight(tape, shared, name, shape) for name, shape in parts.shared)]
-        for shape in parts.frozen:
-            tape.parameter(*shape, dtype="float32", trained=False)
-        r = parts.inner
+        self.tape, self.parts, self.shape, self.dropout, self.dtype = tape, parts, shape, dropout, weights.dtype
+        (n, k), r = shape, parts.inner
+        self.trained = [weights.make(*sizes) for sizes in parts.trained]
+        self.sources = [*self.trained, *(weights.share(name, sizes) for name, sizes in parts.shared)]
+        for sizes in parts.frozen:
+            weights.make(*sizes, trained=False)
         low_rank = parts.use is Use.LOW_RANK
-        self.down = self._factor(parts.down, (r, k), shared) if low_rank else None
-        self.up = self._factor(parts.up, (n, r), shared) if low_rank else None
-        scales = [(r,), (n,)] if parts.scales else [(n,)] if parts.rescales else []
-        self.scales = [tape.parameter(*shape, dtype="float32") for shape in scales]
-
-    def _factor(self, factor: Factor, shape: tuple[int, int], shared: dict[str, TapeTensor]) -> TapeTensor | None:
-        """Return a factor that is stored; ``None`` for one that is not."""
-        if factor is Factor.SHARED:
-            return share_weight(self.tape, shared, f"frozen {shape}", shape, trained=False)
-        stored = factor in (Factor.TRAINED, Factor.FROZEN)
-        return self.tape.parameter(*shape, dtype="float32", trained=factor is Factor.TRAINED) if stored else None
+        self.down = weights.factor(parts.down, (r, k)) if low_rank else None
+        self.up = weights.factor(parts.up, (n, r)) if low_rank else None
+        self.scales = [weights.make(size) for size in ((r, n) if parts.scales else (n,) if parts.rescales else ())]
 
     def prepare(self, source: TapeTensor) -> TapeTensor:
         """Return the source (…, k) that the frozen weight multiplies."""
         tape, parts = self.tape, self.parts
         if parts.use is Use.SCALE_INPUT:
-            return tape.cast(ops.multiply(tape, source, self.trained[0]), source.dtype)
+            return tape.cast(ops.multiply(tape, tape.cast(source, self.dtype), self.trained[0]), source.dtype)
         if parts.use is not Use.ROTATE:
             return source
         size = parts.inner
         blocks = self.shape[1] // size
         rotation = form(tape, (blocks, size, size), self.trained)
-        wide = tape.cast(source, "float32").view(blocks, source.elements // (blocks * size), size)
+        wide = tape.cast(source, self.dtype).view(blocks, source.elements // (blocks * size), size)
         rotated = ops.linear(tape, wide, rotation, cast=False)
         return tape.cast(rotated.view(*source.shape), source.dtype)
 
@@ -83,7 +99,7 @@ class Adapter:
         if use is Use.SCALE_OUTPUT:
             result = reduce(partial(ops.multiply, tape), self.trained, result)
         if use in (Use.LOW_RANK, Use.UPDATE, Use.WEIGHT):
-            update = self._update(tape.cast(source, "float32") if widen else source)
+            update = self._update(tape.cast(source, self.dtype) if widen else source)
             if self.parts.rescales:
                 form(tape, self.shape, [], forming=self.parts.inner)  # for the norm, which has no gradient
                 update, result = (ops.multiply(tape, tensor, self.scales[0]) for tensor in (update, result))
@@ -114,18 +130,9 @@ class Adapter:
         return ops.multiply(tape, update, self.scales[1]) if parts.scales else update
 
 
-def share_weight(
-    tape: Tape, shared: dict[str, TapeTensor], name: str, shape: tuple[int, ...], *, trained: bool = True
-) -> TapeTensor:
-    """Return the shared weight of a name, made on first use."""
-    if name not in shared:
-        shared[name] = tape.parameter(*shape, dtype="float32", trained=trained)
-    return shared[name]
-
-
 def form(tape: Tape, shape: tuple[int, ...], sources: Sequence[TapeTensor], *, forming: int = 0) -> TapeTensor:
-    """Compute a float32 weight from trained ones, by a product over ``forming`` elements if that is not 0."""
-    result = tape.new(shape, "float32")
+    """Compute a weight from trained ones, by a product over ``forming`` elements if that is not 0."""
+    result = tape.new(shape, sources[0].dtype if sources else "float32")
     sizes = {"b": 1, "m": shape[0], "n": shape[-1], "k": forming}
     kind, flops = (OpKind.GEMM, _flops(sizes)) if forming else (OpKind.ELEMENTWISE, 2.0 * result.elements)
     tape.op("adapter_weight", kind, sources, [result], flops=flops, dims=sizes if forming else None)
@@ -154,18 +161,21 @@ class QuantizedWeight:
         return math.prod(self.shape)
 
     def product(self, source: TapeTensor, bias: TapeTensor | None) -> TapeTensor:
-        """Return (…, n) for (…, k) in autocast's type. The backward pass unpacks the weight again."""
+        """Return (…, n) for (…, k) in autocast's type. The backward pass unpacks the weight again, or has it saved."""
         tape, (n, k) = self.tape, self.shape[-2:]
         source = tape.cast(source, tape.autocast or source.dtype)
         cast_bias = tape.cast_weight(bias) if bias is not None else None
         b = source.shape[0] if len(self.shape) > 2 else 1
         sizes = {"b": b, "m": source.elements // (k * b), "n": n, "k": k}
         slot, shape, dtype = source.slot, source.shape, source.dtype
-        product = self._int8_product if self.form.kernel is ProductKernel.INT8 else self._product
-        result = product(source, cast_bias, sizes)
+        saved = [self._unpack(dtype, b)] if tape.training and self.form.saved else []
+        if self.form.kernel is ProductKernel.INT8:
+            result = self._int8_product(source, cast_bias, sizes)
+        else:
+            result = self._product(source, cast_bias, sizes, saved)
 
         def backward(gradient: TapeTensor) -> None:
-            weight = self._unpack(dtype, b)
+            weight = saved.pop() if saved else self._unpack(dtype, b)
             back = tape.new(shape, dtype, TEMPORARY)
             tape.op("mm", OpKind.GEMM, [gradient, weight], [back], flops=_flops(sizes),
                     dims={**sizes, "n": k, "k": n})  # fmt: skip
@@ -174,11 +184,13 @@ class QuantizedWeight:
 
         return tape.node(result, backward, source)
 
-    def _product(self, source: TapeTensor, bias: TapeTensor | None, sizes: dict[str, int]) -> TapeTensor:
+    def _product(
+        self, source: TapeTensor, bias: TapeTensor | None, sizes: dict[str, int], unpacked: list[TapeTensor]
+    ) -> TapeTensor:
         """Multiply in a kernel that reads the packed weight (of the experts that got tokens), or unpack it before."""
         # bitsandbytes has a fused kernel for a single row (gemv_4bit).
         is_fused = self.form.kernel is ProductKernel.FUSED or (sizes["m"] == 1 and not self.tape.training)
-        weights = self._read_parts(sizes["b"]) if is_fused else [self._unpack(source.dtype, sizes["b"])]
+        weights = unpacked or (self._read_parts(sizes["b"]) if is_fused else [self._unpack(source.dtype, sizes["b"])])
         inputs = [*([] if bias is None else [bias]), source, *weights]
         result = self.tape.new((*source.shape[:-1], sizes["n"]), source.dtype)
         self.tape.op("mm" if bias is None else "addmm", OpKind.GEMM, inputs, [result], flops=_flops(sizes), dims=sizes,

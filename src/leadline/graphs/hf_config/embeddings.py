@@ -25,7 +25,7 @@ class TokenEmbedding:
         self.project = Linear(builder, shape.hidden, width, bias=shape.project_bias) if projected else None
         positions_after = shape.positions and shape.positions_after
         self.late_positions = builder.weight(shape.positions, shape.hidden) if positions_after else None
-        self.prompt = virtual_tokens(builder.tape, builder.adapters, builder.shared, "input", width)
+        self.prompt = virtual_tokens(builder.tape, builder.adapters, builder.adapter_weights, "input", width)
 
     def __call__(self, batch: int, sequence: int) -> TapeTensor:
         """Return hidden states (batch, sequence, width) of tokens, which are held as inputs."""

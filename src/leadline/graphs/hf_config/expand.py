@@ -37,6 +37,8 @@ from leadline.graphs.hf_config.tape import Tape
 from leadline.graphs.hf_config.weight_formats import INT8, ProductKernel, WeightFormat, bitsandbytes_4bit
 
 DEFAULT_SEQUENCE = 2048
+KEPT_IN_16_BITS = ("gptq", "aqlm", "eetq", "torchao", "hqq")
+"""Quantizations beside which peft leaves all other weights in 16 bits."""
 
 
 class _RunSettings(Frozen):
@@ -158,7 +160,7 @@ def _describe_adapters(workload: Workload, choices: _RunSettings, adapters: str)
     if workload.adapters is None:
         return
     yield adapters
-    if workload.quantization is not None or choices.quantization is not None:
+    if workload.quantization is not None or _widens_weights(choices.quantization):
         yield "embeddings, norms and the output layer are not quantized but in float32, as peft prepares them"
 
 
@@ -267,10 +269,11 @@ class _Run(Frozen):
         builder = self._build()
         model, tape = TransformerModel(builder, self.shape), builder.tape
         note = _note_adapters(builder, workload.model.reference)
-        states = hold_states(tape, choices.optimizer) if tape.training else []
+        bucket = builder.adapters.bucket if builder.adapters is not None else 0
+        states = hold_states(tape, choices.optimizer, bucket=bucket) if tape.training else []
         _micro_steps(model, choices.batch, sequence, workload.accumulation if tape.training else 1)
         if tape.training:
-            update_weights(tape, choices.optimizer, scaled=tape.autocast == "float16")
+            update_weights(tape, choices.optimizer, scaled=tape.autocast == "float16", deepspeed=bool(bucket))
         layout = cache_layout(builder.cache, CACHE_BLOCK if workload.paged else 1)
         graph = self._graph(builder, layout)
         del states
@@ -291,15 +294,16 @@ class _Run(Frozen):
         workload, precision = self.workload, self.choices.precision
         training = workload.phase is Phase.TRAINING
         half = precision.compute not in ("float32", "tf32")
-        autocast = precision.autocast or (workload.adapters is not None and half)
+        plan = None if workload.adapters is None else AdapterPlan(workload.adapters)
+        autocast = precision.autocast or (plan is not None and plan.autocast and half)
+        if plan is not None and not plan.widened:
+            plan.dtype = precision.weights
         tape = Tape(training=training, autocast=precision.compute if autocast else None)
         saving = workload.checkpointing and training
         quantization: WeightFormat | CheckpointQuantization | None = self.choices.quantization
         if workload.quantization is not None:
             quantization = INT8 if workload.quantization is Quantization.INT8 else bitsandbytes_4bit()
-        # peft keeps all other weights in float32 (prepare_model_for_kbit_training).
-        dtype = "float32" if training and quantization is not None else precision.weights
-        plan = None if workload.adapters is None else AdapterPlan(workload.adapters)
+        dtype = "float32" if training and _widens_weights(quantization) else precision.weights
         return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
                      last_only=workload.generated is not None, paged=workload.paged, adapters=plan,
                      quantization=quantization)  # fmt: skip
@@ -324,13 +328,19 @@ class _Run(Frozen):
         )
 
 
+def _widens_weights(quantization: WeightFormat | CheckpointQuantization | None) -> bool:
+    """Return whether peft keeps the other weights in float32 (``prepare_model_for_kbit_training``)."""
+    method = quantization.method if isinstance(quantization, CheckpointQuantization) else "bitsandbytes"
+    return quantization is not None and method not in KEPT_IN_16_BITS
+
+
 def _note_adapters(builder: ModelBuilder, reference: str) -> str:
     """Return a note on the adapters of the model that was made, or nothing without them."""
     if builder.adapters is None:
         return ""
     builder.adapters.require_layers(reference)
     trained = sum(weight.elements for weight in builder.tape.parameters)
-    return builder.adapters.describe(trained, widened=builder.tape.autocast is not None)
+    return builder.adapters.describe(trained)
 
 
 def _micro_steps(model: TransformerModel, batch: int, sequence: int, accumulation: int) -> None:

@@ -260,6 +260,8 @@ class ModelHead:
     def loss(self, output_states: TapeTensor) -> TapeTensor:
         """Return the loss: cross entropy over scores, or the mean of hidden states."""
         tape, n = self.builder.tape, output_states.elements
+        if self.shape.shifted:
+            output_states = attention_ops.copy_tensor(tape, output_states, "clone")
         if self.shape.outputs:
             return cross_entropy(tape, output_states, upcast=self.shape.upcast)
         loss = tape.compute("mean", OpKind.REDUCTION, [output_states], (1,), "float32", flops=n)

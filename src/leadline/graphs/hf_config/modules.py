@@ -8,7 +8,7 @@ from functools import partial
 
 from leadline.core.graph import OpKind, StorageCategory
 from leadline.graphs.hf_config import attention_ops, ops
-from leadline.graphs.hf_config.adapters import Adapter, QuantizedWeight
+from leadline.graphs.hf_config.adapters import Adapter, AdapterWeights, QuantizedWeight
 from leadline.graphs.hf_config.generation import CachedTensor, append_tokens, write_in_place, write_prompt
 from leadline.graphs.hf_config.peft_methods import AdapterPlan
 from leadline.graphs.hf_config.prompts import virtual_tokens
@@ -34,8 +34,7 @@ class ModelBuilder:
         cache: Cache that the pass leaves.
         inputs: Inputs, held until the step ends.
         scores: Latest unfused attention scores, held as their owner holds them.
-        adapters: Method of peft that trains weights; all others are frozen.
-        shared: Weights of adapters that layers share, by name.
+        adapters: Method of peft that trains ``adapter_weights``; all others are frozen.
         quantization: Storage of the weights of all linear layers, or of those that a checkpoint names.
         quantized: Weights stored so.
         path: Names of the modules that are being made, from the outermost.
@@ -53,10 +52,14 @@ class ModelBuilder:
     inputs: list[TapeTensor] = field(default_factory=list)
     scores: TapeTensor | None = None
     adapters: AdapterPlan | None = None
-    shared: dict[str, TapeTensor] = field(default_factory=dict)
+    adapter_weights: AdapterWeights = field(init=False)
     quantization: WeightFormat | CheckpointQuantization | None = None
     quantized: list[QuantizedWeight] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Let all adapters share one maker of weights."""
+        self.adapter_weights = AdapterWeights(self.tape, self.adapters.dtype if self.adapters else self.dtype)
 
     @contextmanager
     def scope(self, *names: str) -> Iterator[None]:
@@ -80,7 +83,7 @@ class ModelBuilder:
         """Make the adapter of a frozen (n, k) weight, if it has one."""
         plan = self.adapters
         parts = plan.parts(self.path, name, (n, k), bias=bias) if plan else None
-        return Adapter(self.tape, parts, n, k, self.shared, plan.dropout) if plan and parts else None
+        return Adapter(self.tape, parts, (n, k), self.adapter_weights, plan.dropout) if plan and parts else None
 
     def quantize(self, name: str, *shape: int, head: bool = False) -> QuantizedWeight | None:
         """Make a frozen (n, k) weight in few bits, or one for each expert, if the weights of that name are."""
@@ -130,14 +133,12 @@ class Linear:
         saved: bool = False, name: str = "",
     ) -> None:  # fmt: skip
         self.tape = builder.tape
-        layer = not (experts or plain or saved)
         shape = (experts, n, k) if experts else (n, k)
         self.quantized = None if plain else builder.quantize(name, *shape, head=saved)
-        self.weight = (
-            builder.weight(*shape, saved=saved and builder.trains("tables")) if self.quantized is None else None
-        )
-        self.bias = builder.weight(*shape[:-1], saved=saved and builder.trains("tables")) if bias else None
-        self.adapter = builder.adapter(name, n, k, bias=bias) if layer else None
+        copied = saved and builder.trains("tables")
+        self.weight = builder.weight(*shape, saved=copied) if self.quantized is None else None
+        self.bias = builder.weight(*shape[:-1], saved=copied) if bias else None
+        self.adapter = builder.adapter(name, n, k, bias=bias) if not (experts or plain or saved) else None
 
     def __call__(self, source: TapeTensor) -> TapeTensor:
         """Return (…, n) for (…, k)."""
@@ -163,9 +164,8 @@ class Norm:
 
     def __init__(self, builder: ModelBuilder, kind: str, *shape: int) -> None:
         self.tape, self.kind = builder.tape, kind
-        trained = builder.trains("norms")
-        self.weight = None if kind == "bare" else builder.weight(*shape, saved=trained)
-        self.bias = builder.weight(*shape, saved=trained) if kind == "layer" else None
+        self.weight = None if kind == "bare" else builder.weight(*shape, saved=builder.trains("norms"))
+        self.bias = builder.weight(*shape, saved=builder.trains("norms")) if kind == "layer" else None
 
     def __call__(self, source: TapeTensor) -> TapeTensor:
         """Return ``source`` normalized."""
@@ -195,7 +195,7 @@ class AttentionBlock:
         self.prefix = [
             tokens
             for _ in "kv"
-            if (tokens := virtual_tokens(builder.tape, builder.adapters, builder.shared, "keys", kv))
+            if (tokens := virtual_tokens(builder.tape, builder.adapters, builder.adapter_weights, "keys", kv))
         ]
         self.query_norm = _head_norm(builder, shape, shape.heads)
         self.key_norm = _head_norm(builder, shape, shape.kv_heads)

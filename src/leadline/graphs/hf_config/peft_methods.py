@@ -112,6 +112,14 @@ ALIASES = {
 """Layer → its names in other families, so that target modules written for them match."""
 
 
+COMMON: Mapping[str, AdapterSetting] = {
+    "dropout": 0.0, "autocast": True, "autocast_adapter_dtype": True, "deepspeed": False,
+    "reduce_bucket_size": 500_000_000,
+}  # fmt: skip
+"""Settings of all methods: dropout of the source, training under autocast, weights of the adapters in float32 although
+those of the model have 16 bits; or DeepSpeed's mixed precision in their place, with its buckets in elements."""
+
+
 class AdapterPlan:
     """A method with its settings, and the layers it adapts. It records the layers that a model has.
 
@@ -125,6 +133,11 @@ class AdapterPlan:
         self.method = find_method(adapters.method)
         self.settings = _read_settings(adapters, self.method)
         self.dropout = self.settings.share("dropout")
+        self.deepspeed = self.settings.flag("deepspeed")
+        self.widened = self.settings.flag("autocast_adapter_dtype") and not self.deepspeed
+        self.autocast = self.settings.flag("autocast") and not self.deepspeed
+        self.bucket = self.settings.whole("reduce_bucket_size") if self.deepspeed else 0
+        self.dtype = "float32"
         self.targets = adapters.targets or self.method.targets
         canonical = [name for target in self.targets for name in _canonical(target)]
         self.patterns = None if self.targets == _EVERY else ModulePatterns(canonical, "--lora-targets")
@@ -153,14 +166,15 @@ class AdapterPlan:
         names, targets = ", ".join(sorted(filter(None, self.names))), ",".join(self.targets).removeprefix("re:")
         raise InvalidInput(f"--lora-targets {targets} matches no layer of {reference}: its layers are {names}")
 
-    def describe(self, trained: int, *, widened: bool) -> str:
+    def describe(self, trained: int) -> str:
         """Return a note about the method, its layers and its number of ``trained`` weights."""
         places = {"norms": "the norms", "input": "tokens before the input", "keys": "tokens before keys and values"}
         layers = ", ".join(sorted(self.adapted)) if self.patterns else "all linear layers but the output layer"
         where = places.get(self.method.place, layers)
         tables = ", and the embedding and output layers" if self.embeddings else ""
         note = f"{self.settings.method} trains {trained:,} weights: {where}{tables}"
-        return f"{note}; peft keeps them in float32 under autocast" if widened else note
+        how = ", as peft keeps them by default" if self.widened else ""
+        return f"{note}; {self.dtype}{', with float32 copies in the optimizer' if self.deepspeed else how}"
 
 
 def _canonical(target: str) -> list[str]:
@@ -171,7 +185,7 @@ def _canonical(target: str) -> list[str]:
 
 def _read_settings(adapters: Adapters, method: Method) -> Settings:
     """Return the settings of a method with peft's defaults."""
-    values: dict[str, AdapterSetting] = {**method.defaults, "dropout": 0.0}
+    values: dict[str, AdapterSetting] = {**method.defaults, **COMMON}
     if adapters.rank:
         if not method.rank:
             raise InvalidInput(f"--lora gives a rank, but {adapters.method} has none: leave --lora out")

@@ -12,7 +12,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.workload import AdapterSetting
 
 Shape = tuple[int, ...]
-LARGEST = 10**7
+LARGEST = 10**9
 """Numbers of a setting above this are typing errors."""
 
 

@@ -5,7 +5,7 @@ Lester et al. 2021 (prompt tuning), Liu et al. 2022 (P-tuning), Li and Liang 202
 """
 
 from leadline.core.graph import OpKind
-from leadline.graphs.hf_config.adapters import form, share_weight
+from leadline.graphs.hf_config.adapters import AdapterWeights, form
 from leadline.graphs.hf_config.peft_methods import AdapterPlan
 from leadline.graphs.hf_config.peft_weights import Settings, Shape
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
@@ -14,19 +14,19 @@ from leadline.graphs.hf_config.tape import Tape, TapeTensor
 class VirtualTokens:
     """Trained tokens (tokens, width), with the weights that compute them."""
 
-    def __init__(self, tape: Tape, settings: Settings, width: int, shared: dict[str, TapeTensor]) -> None:
+    def __init__(self, tape: Tape, settings: Settings, width: int, weights: AdapterWeights) -> None:
         self.tape, self.tokens, self.width = tape, settings.whole("num_virtual_tokens"), width
         keys = settings.method in ("prefix-tuning", "cartridge")
         shapes = (_key_shapes if keys else _input_shapes)(settings, self.tokens, width)
-        self.weights = [tape.parameter(*shape, dtype="float32") for shape in shapes]
+        self.weights = [weights.make(*shape) for shape in shapes]
         if settings.flag("prefix_projection"):
             inner = settings.whole("encoder_hidden_size", least=0) or width
             for shape in ((self.tokens, width), (inner, width), (inner,)):
-                self.weights.append(share_weight(tape, shared, f"prefix {shape}", shape))
+                self.weights.append(weights.share(f"prefix {shape}", shape))
         if settings.method == "cpt":
-            tape.parameter(self.tokens, width, dtype="float32", trained=False)
+            weights.make(self.tokens, width, trained=False)
         if settings.method == "cartridge":
-            tape.parameter(settings.whole("num_frozen_tokens"), width, dtype="float32", trained=False)
+            weights.make(settings.whole("num_frozen_tokens"), width, trained=False)
 
     def prepend(self, source: TapeTensor, axis: int) -> TapeTensor:
         """Return ``source`` with the tokens before its ``axis``."""
@@ -40,19 +40,19 @@ class VirtualTokens:
             if slot is not None:
                 part = TapeTensor(source_shape, gradient.dtype, gradient.storage)
                 tape.send(slot, part)
-            tape.send(prompt_slot, tape.sum_to(gradient, (self.tokens, self.width), "float32"))
+            tape.send(prompt_slot, tape.sum_to(gradient, (self.tokens, self.width), self.weights[0].dtype))
 
         return tape.node(joined, backward, prompt)
 
 
 def virtual_tokens(
-    tape: Tape, plan: AdapterPlan | None, shared: dict[str, TapeTensor], place: str, width: int
+    tape: Tape, plan: AdapterPlan | None, weights: AdapterWeights, place: str, width: int
 ) -> VirtualTokens | None:
     """Make trained tokens at a place of the model (``input`` or ``keys``), if the method has them there."""
     if plan is None or plan.method.place != place:
         return None
     plan.adapted.add(place)
-    return VirtualTokens(tape, plan.settings, width, shared)
+    return VirtualTokens(tape, plan.settings, width, weights)
 
 
 def _input_shapes(settings: Settings, tokens: int, width: int) -> list[Shape]:
