@@ -82,10 +82,12 @@ class Adapter:
         rotated = ops.linear(tape, wide, rotation, cast=False)
         return tape.cast(rotated.view(*source.shape), source.dtype)
 
-    def replacement(self) -> TapeTensor | None:
+    def replacement(self, frozen: TapeTensor) -> TapeTensor | None:
         """Return a new (n, k) weight in place of the frozen one, if the method makes one."""
-        whole = self.parts.use is Use.WEIGHT
-        return form(self.tape, self.shape, self.sources, forming=self.parts.forming) if whole else None
+        if self.parts.use is not Use.WEIGHT:
+            return None
+        weight = form(self.tape, self.shape, self.sources, forming=self.parts.forming)
+        return self.tape.cast(weight, frozen.dtype) if self.parts.narrow else weight
 
     def add(self, source: TapeTensor, result: TapeTensor, *, widen: bool) -> TapeTensor:
         """Return ``result`` (…, n) with the adapter's part for ``source`` (…, k).

@@ -145,7 +145,7 @@ class Linear:
         tape, adapter, weight = self.tape, self.adapter, self.weight
         if adapter is not None:
             source = adapter.prepare(source)
-            replacement = adapter.replacement() if weight is not None else None
+            replacement = adapter.replacement(weight) if weight is not None else None
             if replacement is not None:
                 return tape.cast(ops.linear(tape, source, replacement, self.bias), source.dtype)
         if self.quantized is not None:

@@ -51,6 +51,7 @@ class Parts(NamedTuple):
         rescales: A trained vector scales the sum of result and update by their norm (DoRA).
         forming: Inner width of the product that forms an (n, k) weight; 0 for steps without a product.
         saves: Whether the source in float32 is saved although no product needs it.
+        narrow: The new weight has the type of the frozen one.
     """
 
     use: Use = Use.LOW_RANK
@@ -65,6 +66,7 @@ class Parts(NamedTuple):
     rescales: bool = False
     forming: int = 0
     saves: bool = False
+    narrow: bool = False
 
 
 class Layer(NamedTuple):
@@ -315,7 +317,7 @@ def hra_parts(settings: Settings, layer: Layer) -> Parts:
 
 def shira_parts(settings: Settings, layer: Layer) -> Parts:
     """Return the weights of SHiRA (Bhardwaj et al. 2024): chosen elements of the weight."""
-    return Parts(Use.WEIGHT, trained=((settings.whole("r") * (layer.n + layer.k),),))
+    return Parts(Use.WEIGHT, trained=((settings.whole("r") * (layer.n + layer.k),),), narrow=True)
 
 
 def supertuning_parts(settings: Settings, layer: Layer) -> Parts:
@@ -323,7 +325,7 @@ def supertuning_parts(settings: Settings, layer: Layer) -> Parts:
     chosen = int(layer.n * layer.k * (1 - settings.share("sparsity")))
     r = settings.whole("r", least=0)
     low_rank = ((r, layer.k), (layer.n, r)) if r else ()
-    return Parts(Use.WEIGHT, trained=((chosen,), *low_rank), frozen=((chosen,),), forming=r)
+    return Parts(Use.WEIGHT, trained=((chosen,), *low_rank), frozen=((chosen,),), forming=r, narrow=True)
 
 
 def glora_parts(settings: Settings, layer: Layer) -> Parts:
@@ -337,7 +339,7 @@ def glora_parts(settings: Settings, layer: Layer) -> Parts:
         inputs: dict[AdapterSetting, tuple[Shape, ...]] = {"lora": ((k, r), (r, 1)), "vector": ((k, 1),), "none": ()}
         outputs: dict[AdapterSetting, tuple[Shape, ...]] = {"vector": ((n,),), "constant": ((1,),), "none": ()}
         trained += settings.choose("config_C", inputs) + 2 * settings.choose("config_D_E", outputs)
-    return Parts(Use.WEIGHT, trained=trained, forming=2 * r)
+    return Parts(Use.WEIGHT, trained=trained, forming=2 * r, narrow=True)
 
 
 def boft_parts(settings: Settings, layer: Layer) -> Parts:
@@ -368,7 +370,7 @@ def osf_parts(settings: Settings, layer: Layer) -> Parts:
         raise settings.error("effective_rank", f"below {smaller}, the rank of a layer")
     low = smaller - kept
     trained, frozen = (((layer.n, rank), (rank,), (rank, layer.k)) for rank in (low, kept))
-    return Parts(Use.WEIGHT, trained=trained, frozen=frozen, forming=smaller)
+    return Parts(Use.WEIGHT, trained=trained, frozen=frozen, forming=smaller, narrow=True)
 
 
 def ia3_parts(settings: Settings, layer: Layer) -> Parts:
