@@ -228,3 +228,62 @@ def test_a_note_counts_the_trained_weights_and_names_their_layers(expanded):
 def test_an_unknown_method_or_setting_is_refused_in_one_sentence(expanded, adapters, error, message):
     with pytest.raises(error, match=message):
         expanded(SMALL, sequence=8, adapters=adapters)
+
+
+def held_bytes(step, category):
+    return sum(event.size_bytes for event in step.events if event.category is category and event.size_bytes > 0)
+
+
+def test_without_autocast_products_of_float32_adapters_are_in_float32(expanded):
+    settings = {"r": 16, "targets": ("q_proj",)}
+    types = [
+        {op.dtype for op in adapted(expanded, "lora", **settings, autocast=autocast).ops
+         if op.kind is OpKind.GEMM and 16 in (op.dims["n"], op.dims["k"])}
+        for autocast in (True, False)
+    ]  # fmt: skip
+    assert types == [{"bfloat16"}, {"float32"}]
+
+
+def test_adapters_may_have_the_type_of_the_weights(expanded):
+    wide, narrow = (adapted(expanded, "lora", autocast_adapter_dtype=widened) for widened in (True, False))
+    assert wide.trained_bytes == 2 * narrow.trained_bytes
+
+
+def test_deepspeed_holds_float32_copies_and_two_buckets_of_gradients(expanded):
+    step = adapted(expanded, "lora", deepspeed=True, reduce_bucket_size=10**6)
+    weights = 6 * 8 * 512
+    assert step.trained_bytes == 2 * weights
+    assert held_bytes(step, StorageCategory.OPTIMIZER_STATE) == 3 * 4 * weights
+    assert held_bytes(step, StorageCategory.GRADIENT) == 2 * weights + 2 * 2 * 10**6
+    notes = expanded(SMALL, sequence=8, adapters=Adapters(8, settings=(("deepspeed", True),))).notes
+    note = next(note for note in notes if "trains" in note)
+    assert note.endswith("bfloat16, with float32 copies in the optimizer")
+
+
+GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}
+AWQ = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
+
+
+def test_autograd_saves_the_unpacked_weights_of_gptq_and_not_of_awq(expanded):
+    """Seven products of a layer hold their weights in 16 bits until the backward pass."""
+    peaks = [peak(expanded({**SMALL, **form}, sequence=16, adapters=Adapters(8)).step) for form in (GPTQ, AWQ)]
+    unpacked = 2 * 3 * (4 * 256 * 256 + 3 * 256 * 688)
+    widened = 2 * 2 * 256 * 1000  # embedding and output layer, in float32 beside AWQ
+    assert peaks[0] - peaks[1] + widened > 0.7 * unpacked
+
+
+def test_peft_leaves_the_other_weights_in_16_bits_beside_gptq(expanded):
+    tables = 2 * 256 * 1000
+    gptq, awq = (expanded({**SMALL, **form}, sequence=16, adapters=Adapters(8)) for form in (GPTQ, AWQ))
+    assert awq.step.parameter_bytes - gptq.step.parameter_bytes == pytest.approx(2 * tables, rel=0.1)
+    assert not any("not quantized but in float32" in note for note in gptq.notes)
+
+
+def test_qwens_first_generation_halves_its_gated_block_and_copies_its_scores(expanded):
+    qwen = {"model_type": "qwen", "hidden_size": 256, "intermediate_size": 1376, "num_hidden_layers": 3,
+            "num_attention_heads": 8, "vocab_size": 1000, "seq_length": 4096}  # fmt: skip
+    step = expanded(qwen, sequence=512).step
+    biases = 3 * 3 * 256
+    assert step.parameters == expanded(SMALL, sequence=512).step.parameters + biases
+    copied = [op for op in step.ops if op.name == "aten.clone" and op.outputs[0].shape[-1] == 1000]
+    assert len(copied) == 1
