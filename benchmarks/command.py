@@ -90,7 +90,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         "benchmarks.memory.fine_tunes",
         "published memory of fine-tuning runs, with adapters and without",
         (*_source("graphs/hf_config", "estimators/memory", "estimators/gpu_memory_interval.py"),
-         "benchmarks/memory/fine_tunes.py"),
+         "benchmarks/memory/fine_tunes.py", "benchmarks/memory/peft_runs.py"),
     ),
     "detectors": Benchmark(
         "benchmarks.detectors.run",

@@ -102,11 +102,19 @@ class Quantization(StrEnum):
     NF4 = "4bit"
 
 
-class Adapters(Frozen):
-    """Low-rank adapters on frozen weights (LoRA, Hu et al. 2021), on all linear layers but the output layer."""
+AdapterSetting = bool | int | float | str
 
-    rank: int
+
+class Adapters(Frozen):
+    """Weights trained beside frozen ones, by a method of peft (parameter-efficient fine-tuning)."""
+
+    rank: int = 0  # 0 for the method's default
     embeddings: bool = False  # True to train the embedding and output layers in full (peft's `modules_to_save`)
+    method: str = "lora"
+    targets: tuple[str, ...] = ("all-linear",)
+    """Adapted layers as in peft's ``target_modules``: names, or one expression after ``re:``; empty for the method's
+    default."""
+    settings: tuple[tuple[str, AdapterSetting], ...] = ()  # other fields of peft's configuration class
 
 
 class AttentionImplementation(StrEnum):

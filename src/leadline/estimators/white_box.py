@@ -92,11 +92,14 @@ class WhiteBox(Frozen):
             domain = self._domain(job.step)
             memory = gpu_memory_interval.predict_gpu_memory(peak, job.step, domain, device)
             memory = widen_divided_memory(memory, workload)
+            memory, beyond = gpu_memory_interval.widen_unmeasured(memory, workload)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device, usable_bytes(workload, device)))
             reasons.append(gpu_memory_interval.describe_gpu_memory(job.step, domain))
             reasons += gpu_memory_interval.describe_context(device)
-            reasons += filter(None, (describe_exchange_buffers(workload), describe_jax_memory(workload, device)))
+            reasons += filter(
+                None, (beyond, describe_exchange_buffers(workload), describe_jax_memory(workload, device))
+            )
         elif device.kind is DeviceKind.CPU:
             unknown["gpu_memory_bytes"] = f"{device.name} is a CPU: its memory is the host's"
         interval, tokens, elapsed = None, None, None

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.memory.fine_tunes import SIZES, config_of, run, workload_of
+from benchmarks.memory.peft_runs import transfer_bounds
 from leadline.core.errors import InvalidInput
-from leadline.core.workload import Adapters, ModelKind, ModelSource, Phase, Quantization, Sharding, Workload
+from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Sharding, Workload
 from leadline.graphs.hf_config.expand import expand
 
 DATA = Path(os.environ.get("LEADLINE_DATA", os.devnull))
@@ -28,16 +29,14 @@ def test_the_models_have_their_published_weights(tmp_path, model, weights):
     assert weights == expand(workload).step.parameters
 
 
-def test_a_run_is_asked_about_as_it_was_made(tmp_path):
+def test_a_run_is_predicted_as_the_scripts_ran_it(tmp_path):
     quantized, sharded, nodes = (workload_of(COLUMNS, place, tmp_path) for place in range(3))
-    assert (Adapters(64), Quantization.NF4, 1, 256) == (
-        quantized.adapters, quantized.quantization, quantized.gpus, quantized.sequence,
-    )  # fmt: skip
-    assert [one.parallelism.sharding for one in (quantized, sharded, nodes)] == [
-        Sharding.NONE,
-        Sharding.FULL,
-        Sharding.GRADIENTS,
-    ]
+    assert (quantized.gpus, quantized.sequence, quantized.precision) == (1, 256, Precision.FP16)
+    assert json.loads(Path(quantized.model.reference).read_text())["quantization_config"]["quant_method"] == "gptq"
+    deepspeed = [dict(run.adapters.settings).get("deepspeed", False) for run in (quantized, sharded, nodes)]
+    assert deepspeed == [True, True, False]
+    shardings = [run.parallelism.sharding for run in (quantized, sharded, nodes)]
+    assert shardings == [Sharding.NONE, Sharding.FULL, Sharding.NONE]
     assert (sharded.gpus, nodes.gpus) == (4, 4)
     assert {"1.8B", "7B", "14B", "72B"} == set(SIZES)
 
@@ -51,5 +50,15 @@ def test_without_data_it_says_what_is_missing():
 def test_every_method_is_told_apart():
     result = run(quick=True, data=DATA)
     named = {row.name.partition(":")[0] for row in result.rows}
-    assert {"all", "LoRA", "LoRA (emb)", "Q-LoRA", "Full-parameter"} >= named >= {"all", "LoRA", "Q-LoRA"}
+    assert (
+        {"all", "LoRA", "LoRA (emb)", "Q-LoRA", "Full-parameter", "peft", "Qwen"} >= named >= {"all", "LoRA", "Q-LoRA"}
+    )
     assert all(0 < one["predicted_gb"] < 100 for one in result.details)
+
+
+def test_the_bound_of_a_new_source_is_wider_than_that_of_any_measured_one():
+    qwen, peft = [0.8 + 0.005 * step for step in range(80)], [0.98 + 0.001 * step for step in range(40)]
+    (low, high), of_qwen, of_peft = transfer_bounds(qwen, peft)
+    assert low < min(qwen)
+    assert high > sorted(qwen)[-4]
+    assert (of_qwen > 0.05, of_peft) == (True, 0)

@@ -1,6 +1,6 @@
 """The workload as options: one list with help and defaults, shared by the command line and workload files.
 
-Several options together give one part of a workload: its adapters, its quantization, and its sequence lengths.
+Several options together give one part of a workload: its quantization, and its sequence lengths.
 """
 
 import re
@@ -13,13 +13,10 @@ import msgspec
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.frozen import Frozen
 from leadline.core.workload import (
-    Adapters,
     Lengths,
     ModelKind,
     NetworkRate,
     Optimizer,
-    Parallelism,
-    Phase,
     Precision,
     Quantization,
 )
@@ -72,7 +69,9 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attention: str | None = None
     optimizer: str | None = None
     lora: int | None = None
+    lora_targets: str | None = None
     lora_embeddings: bool | None = None
+    peft: str | None = None
     quantize: str | None = None
     accumulate: int | None = None
     checkpointing: bool | None = None
@@ -119,28 +118,6 @@ def parse_choice(kind: type[T], text: str | None, option: str) -> T | None:
     except ValueError as error:
         names = [member.value for member in kind]
         raise UnknownName(option, text, names, fix=f"--{option} takes {', '.join(names)}") from error
-
-
-def build_adapters(options: WorkloadOptions, kind: ModelKind, phase: Phase, plan: Parallelism) -> Adapters | None:
-    """Return the adapters of the options; ``None`` without ``--lora``.
-
-    Raises:
-        InvalidInput: the model has no adapters, or another option contradicts them.
-    """
-    if options.lora is None:
-        for name in ("lora_embeddings", "quantize"):
-            if getattr(options, name):
-                raise InvalidInput(f"--{name.replace('_', '-')} needs adapters: add --lora RANK")
-        return None
-    if kind is not ModelKind.HF_CONFIG:
-        raise InvalidInput(
-            f"--lora is {options.lora}, but only a config.json can be adapted: a script or function is traced as it is"
-        )
-    if phase is not Phase.TRAINING:
-        raise InvalidInput("--lora trains adapters: leave it out of inference, where they are merged into the weights")
-    if plan.divides_layers:
-        raise InvalidInput("--lora works with --sharding only: leave the other options of several GPUs out")
-    return Adapters(options.lora, embeddings=bool(options.lora_embeddings))
 
 
 def build_quantization(options: WorkloadOptions, precision: Precision | None) -> Quantization | None:

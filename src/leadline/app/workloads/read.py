@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
+from leadline.app.workloads.adapters import build_adapters
 from leadline.app.workloads.layout_options import check_layout, check_narrow_products, read_parallelism, read_recompute
 from leadline.app.workloads.model_function import find_framework
 from leadline.app.workloads.options import (
     OPTION_TABLES,
     WorkloadOptions,
-    build_adapters,
     build_quantization,
     check_optimizer,
     parse_choice,

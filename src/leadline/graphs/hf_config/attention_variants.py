@@ -75,10 +75,11 @@ class RelativeAttention:
         hidden, width = shape.hidden, shape.query_width
         self.qkv: Linear | None = None
         if relative.fused:
-            self.qkv = Linear(builder, 3 * width, hidden, bias=False)
+            self.qkv = Linear(builder, 3 * width, hidden, bias=False, name="qkv_proj")
             self.query_bias, self.value_bias = builder.weight(width), builder.weight(width)
         else:
-            self.query, self.key, self.value = (Linear(builder, width, hidden) for _ in range(3))
+            names = ("q_proj", "k_proj", "v_proj")
+            self.query, self.key, self.value = (Linear(builder, width, hidden, name=name) for name in names)
         has_own_projections = not relative.shared
         self.position_key = (
             Linear(builder, width, hidden, bias=not relative.fused)
@@ -88,7 +89,7 @@ class RelativeAttention:
         self.position_query = (
             Linear(builder, width, hidden) if has_own_projections and relative.position_to_content else None
         )
-        self.out = Linear(builder, hidden, width)
+        self.out = Linear(builder, hidden, width, name="o_proj")
 
     def __call__(self, hidden: TapeTensor, distances: TapeTensor | None) -> TapeTensor:
         """Return the attended values, with the table of ``distances`` if the model has one."""

@@ -297,3 +297,11 @@ def falcon(read: ConfigFields, style: FamilyStyle) -> StackShape:
     if grouped:
         kv_heads = read.optional("num_kv_heads") or 0
     return read_stack(read, style._replace(layout=layout, kv_heads=kv_heads))
+
+
+def qwen(read: ConfigFields, style: FamilyStyle) -> StackShape:
+    """Read Qwen's first generation: files give two halves of the gated block, and its loss is not in float32."""
+    shape = read_stack(read, style)
+    halves = [layer.feed_forward._replace(width=layer.feed_forward.width // 2) for layer in shape.layers]
+    layers = tuple(layer._replace(feed_forward=half) for layer, half in zip(shape.layers, halves, strict=True))
+    return shape._replace(layers=layers, head=shape.head._replace(upcast=False, shifted=True))

@@ -3,6 +3,7 @@
 from leadline.core.graph import OpKind, StorageCategory
 from leadline.graphs.hf_config import ops
 from leadline.graphs.hf_config.modules import Linear, ModelBuilder, Norm
+from leadline.graphs.hf_config.prompts import virtual_tokens
 from leadline.graphs.hf_config.shape import ImageShape, SpeechShape, StackShape, VisionShape
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
@@ -16,7 +17,7 @@ class TokenEmbedding:
     def __init__(self, builder: ModelBuilder, shape: StackShape, table: TapeTensor | None = None) -> None:
         self.builder, self.shape = builder, shape
         width = shape.embedding or shape.hidden
-        self.table = builder.weight(shape.vocab, width, saved=builder.trains_embeddings) if table is None else table
+        self.table = builder.weight(shape.vocab, width, saved=builder.trains("tables")) if table is None else table
         counts = [shape.token_types, 0 if shape.positions_after else shape.positions]
         self.extra_tables = [builder.weight(count, width) for count in counts if count]
         self.norm = Norm(builder, shape.norm, width) if shape.embedding_norm else None
@@ -24,12 +25,16 @@ class TokenEmbedding:
         self.project = Linear(builder, shape.hidden, width, bias=shape.project_bias) if projected else None
         positions_after = shape.positions and shape.positions_after
         self.late_positions = builder.weight(shape.positions, shape.hidden) if positions_after else None
+        self.prompt = virtual_tokens(builder.tape, builder.adapters, builder.adapter_weights, "input", width)
 
     def __call__(self, batch: int, sequence: int) -> TapeTensor:
         """Return hidden states (batch, sequence, width) of tokens, which are held as inputs."""
         shape, tape = self.shape, self.builder.tape
         tokens = self.builder.add_input((batch, sequence), "int64")
         hidden = ops.embedding(tape, self.table, tokens)
+        if self.prompt is not None:
+            hidden = self.prompt.prepend(hidden, 1)
+            tokens = tape.new(hidden.shape[:2], "int64", StorageCategory.INPUT)
         for table in self.extra_tables:
             hidden = ops.add(tape, hidden, ops.embedding(tape, table, tokens))
         if self.norm is not None:

@@ -24,6 +24,7 @@ from leadline.graphs.hf_config.generation import (
 from leadline.graphs.hf_config.model import TransformerModel
 from leadline.graphs.hf_config.modules import ModelBuilder
 from leadline.graphs.hf_config.optimizer import hold_states, update_weights
+from leadline.graphs.hf_config.peft_methods import AdapterPlan
 from leadline.graphs.hf_config.quantization import (
     MOST_CONFIG_BYTES,
     CheckpointQuantization,
@@ -37,6 +38,8 @@ from leadline.graphs.hf_config.vision import read_vision
 from leadline.graphs.hf_config.weight_formats import INT8, ProductKernel, WeightFormat, bitsandbytes_4bit
 
 DEFAULT_SEQUENCE = 2048
+KEPT_IN_16_BITS = ("gptq", "aqlm", "eetq", "torchao", "hqq")
+"""Quantizations beside which peft leaves all other weights in 16 bits."""
 
 
 class _RunSettings(Frozen):
@@ -77,7 +80,7 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     choices = _choose(workload, shape, config)
     _check_shape(workload, shape, config, choices)
     run = _Run(workload, shape, choices, cuda=device_type == "cuda")
-    graph, layout = run.prefill(choices.sequence)
+    graph, layout, adapters = run.prefill(choices.sequence)
     between = (choices.sequence + choices.longest) // 2
     longer = [run.prefill(length)[0] for length in (between, choices.longest) if length > choices.sequence]
     loop = LoopFacts(
@@ -87,7 +90,7 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         precision=choices.precision.value,
         optimizer=choices.optimizer.value if workload.phase is Phase.TRAINING else None,
     )
-    notes = (*_notes(workload, choices, graph), *shape_notes)
+    notes = (*_notes(workload, choices, graph, adapters), *shape_notes)
     has_states = isinstance(shape, StackShape) and any(layer.attention.state_space for layer in shape.layers)
     unmeasured = choices.quantization is not None or has_states
     if workload.generated is None:
@@ -163,7 +166,7 @@ def _read_quantization(config: dict[str, Any], workload: Workload) -> Checkpoint
     return quantization
 
 
-def _notes(workload: Workload, choices: _RunSettings, graph: OpGraph) -> Iterator[str]:
+def _notes(workload: Workload, choices: _RunSettings, graph: OpGraph, adapters: str) -> Iterator[str]:
     """Yield notes about assumptions: settings, weights in few bits, adapters, the lengths of batches, the cache."""
     if choices.assumed:
         yield f"assumed: {', '.join(choices.assumed)}"
@@ -172,7 +175,7 @@ def _notes(workload: Workload, choices: _RunSettings, graph: OpGraph) -> Iterato
     yield from _describe_quantization(choices, graph)
     if workload.phase is Phase.TRAINING and choices.optimizer.paged:
         yield "the paged optimizer state is assumed to be on the host; the time to move it is not counted"
-    yield from _describe_adapters(workload, choices)
+    yield from _describe_adapters(workload, choices, adapters)
     if choices.longest > choices.sequence:
         yield (
             f"the time is for batches of {choices.sequence} tokens per sample, the memory for the longest, "
@@ -186,13 +189,11 @@ def _notes(workload: Workload, choices: _RunSettings, graph: OpGraph) -> Iterato
         yield "decoding is that of transformers' generate: eager ops, and a cache that is copied to grow"
 
 
-def _describe_adapters(workload: Workload, choices: _RunSettings) -> Iterator[str]:
+def _describe_adapters(workload: Workload, choices: _RunSettings, adapters: str) -> Iterator[str]:
     if workload.adapters is None:
         return
-    mixed = choices.precision.compute != "float32"
-    in_float32 = ", as peft keeps them by default: float32 under autocast" if mixed else ""
-    yield f"adapters on all linear layers but the output layer{in_float32}"
-    if workload.quantization is not None or choices.quantization is not None:
+    yield adapters
+    if workload.quantization is not None or _widens_weights(choices.quantization):
         yield "embeddings, norms and the output layer are not quantized but in float32, as peft prepares them"
 
 
@@ -295,19 +296,21 @@ class _Run(Frozen):
     choices: _RunSettings
     cuda: bool
 
-    def prefill(self, sequence: int) -> tuple[OpGraph, CacheLayout]:
-        """Return a training step, or the pass over whole sequences, and the layout of the cache it leaves."""
+    def prefill(self, sequence: int) -> tuple[OpGraph, CacheLayout, str]:
+        """Return a training step or the pass over whole sequences, the layout of its cache, and a note on adapters."""
         workload, choices = self.workload, self.choices
         builder = self._build()
         model, tape = TransformerModel(builder, self.shape), builder.tape
-        states = hold_states(tape, choices.optimizer) if tape.training else []
+        note = _note_adapters(builder, workload.model.reference)
+        bucket = builder.adapters.bucket if builder.adapters is not None else 0
+        states = hold_states(tape, choices.optimizer, bucket=bucket) if tape.training else []
         _micro_steps(model, choices.batch, sequence, workload.accumulation if tape.training else 1)
         if tape.training:
-            update_weights(tape, choices.optimizer, scaled=tape.autocast == "float16")
+            update_weights(tape, choices.optimizer, scaled=tape.autocast == "float16", deepspeed=bool(bucket))
         layout = cache_layout(builder.cache, CACHE_BLOCK if workload.paged else 1)
         graph = self._graph(builder, layout)
         del states
-        return graph, layout
+        return graph, layout, note
 
     def decode(self, layout: CacheLayout, length: int) -> OpGraph:
         """Return the pass that adds token number ``length`` to the cache of the tokens before it."""
@@ -324,16 +327,18 @@ class _Run(Frozen):
         workload, precision = self.workload, self.choices.precision
         training = workload.phase is Phase.TRAINING
         half = precision.compute not in ("float32", "tf32")
-        autocast = precision.autocast or (workload.adapters is not None and half)
+        plan = None if workload.adapters is None else AdapterPlan(workload.adapters)
+        autocast = precision.autocast or (plan is not None and plan.autocast and half)
+        if plan is not None and not plan.widened:
+            plan.dtype = precision.weights
         tape = Tape(training=training, autocast=precision.compute if autocast else None)
         saving = workload.checkpointing and training
         quantization: WeightFormat | CheckpointQuantization | None = self.choices.quantization
         if workload.quantization is not None:
             quantization = INT8 if workload.quantization is Quantization.INT8 else bitsandbytes_4bit()
-        # peft keeps all other weights in float32 (prepare_model_for_kbit_training).
-        dtype = "float32" if training and quantization is not None else precision.weights
+        dtype = "float32" if training and _widens_weights(quantization) else precision.weights
         return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
-                     last_only=workload.generated is not None, paged=workload.paged, adapters=workload.adapters,
+                     last_only=workload.generated is not None, paged=workload.paged, adapters=plan,
                      quantization=quantization)  # fmt: skip
 
     def _graph(self, builder: ModelBuilder, layout: CacheLayout) -> OpGraph:
@@ -354,6 +359,21 @@ class _Run(Frozen):
             source="config.json by formula",
             cache_heads=layout.heads,
         )
+
+
+def _widens_weights(quantization: WeightFormat | CheckpointQuantization | None) -> bool:
+    """Return whether peft keeps the other weights in float32 (``prepare_model_for_kbit_training``)."""
+    method = quantization.method if isinstance(quantization, CheckpointQuantization) else "bitsandbytes"
+    return quantization is not None and method not in KEPT_IN_16_BITS
+
+
+def _note_adapters(builder: ModelBuilder, reference: str) -> str:
+    """Return a note on the adapters of the model that was made, or nothing without them."""
+    if builder.adapters is None:
+        return ""
+    builder.adapters.require_layers(reference)
+    trained = sum(weight.elements for weight in builder.tape.parameters)
+    return builder.adapters.describe(trained)
 
 
 def _micro_steps(model: TransformerModel, batch: int, sequence: int, accumulation: int) -> None:

@@ -92,6 +92,7 @@ READERS: dict[str, Reader] = {
     "opt": decoders.opt,
     "mpt": decoders.mpt,
     "falcon": decoders.falcon,
+    "qwen": decoders.qwen,
     "bert": encoders.bert,
     "albert": encoders.albert,
     "deberta": encoders.deberta,

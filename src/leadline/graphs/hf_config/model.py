@@ -169,6 +169,8 @@ class Tower:
     def __init__(self, builder: ModelBuilder, shape: StackShape, table: TapeTensor | None = None) -> None:
         self.builder, self.shape = builder, shape
         self.embedding = _embedding(builder, shape, table)
+        prompt = self.embedding.prompt if isinstance(self.embedding, TokenEmbedding) else None
+        self.prompt_tokens = prompt.tokens if prompt is not None else 0
         heads = shape.layers[0].attention.heads
         self.buckets = builder.weight(shape.position_buckets, heads) if shape.position_buckets else None
         self.distances = builder.weight(shape.relative_positions, shape.hidden) if shape.relative_positions else None
@@ -194,7 +196,7 @@ class Tower:
         Projected ``images`` take the place of some tokens.
         """
         tape, shape = self.builder.tape, self.shape
-        sequence = sequence if shape.source is None else shape.source.tokens
+        sequence = sequence + self.prompt_tokens if shape.source is None else shape.source.tokens
         attention = shape.layers[0].attention
         rotated = attention.rotary if attention.latent is None else attention.latent.rotary
         angles = tape.new((batch, sequence, rotated), self.builder.dtype) if rotated else None
@@ -202,7 +204,8 @@ class Tower:
         bias, masks = self._bias(sequence), self._masks(batch, sequence)
         context = StackContext(angles, bias, masks, distances, memory, memory_bias)
         del angles, bias, masks, distances
-        embedded = self.embedding(batch, sequence)  # held until the last layer has run, as its owner holds it
+        # Held until the last layer has run, as its owner holds it.
+        embedded = self.embedding(batch, sequence - self.prompt_tokens)
         hidden = embedded if images is None else place_images(tape, embedded, images)
         hidden = self._run_layers(hidden, context)
         del embedded, images
@@ -313,6 +316,8 @@ class ModelHead:
     def loss(self, output_states: TapeTensor) -> TapeTensor:
         """Return the loss: cross entropy over scores, or the mean of hidden states."""
         tape, n = self.builder.tape, output_states.elements
+        if self.shape.shifted:
+            output_states = attention_ops.copy_tensor(tape, output_states, "clone")
         if self.shape.outputs:
             return cross_entropy(tape, output_states, upcast=self.shape.upcast)
         loss = tape.compute("mean", OpKind.REDUCTION, [output_states], (1,), "float32", flops=n)

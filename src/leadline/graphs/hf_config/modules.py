@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from leadline.core.graph import StorageCategory
-from leadline.core.workload import Adapters
 from leadline.graphs.hf_config import attention_ops, ops
-from leadline.graphs.hf_config.adapters import LowRankAdapter, QuantizedWeight
+from leadline.graphs.hf_config.adapters import Adapter, AdapterWeights, QuantizedWeight
 from leadline.graphs.hf_config.generation import CachedTensor, append_tokens, write_in_place, write_prompt
+from leadline.graphs.hf_config.peft_methods import AdapterPlan
+from leadline.graphs.hf_config.prompts import virtual_tokens
 from leadline.graphs.hf_config.quantization import CheckpointQuantization
 from leadline.graphs.hf_config.shape import AttentionShape, FeedForwardShape
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
@@ -32,7 +33,7 @@ class ModelBuilder:
         cache: Cache that the pass leaves.
         inputs: Inputs, held until the step ends.
         scores: Latest unfused attention scores, held as their owner holds them.
-        adapters: Low-rank adapters; all other weights are frozen.
+        adapters: Method of peft that trains ``adapter_weights``; all others are frozen.
         quantization: Storage of the weights of all linear layers, or of those that a checkpoint names.
         quantized: Weights stored so.
         path: Names of the modules that are being made, from the outermost.
@@ -49,10 +50,15 @@ class ModelBuilder:
     cache: list[CachedTensor] = field(default_factory=list)
     inputs: list[TapeTensor] = field(default_factory=list)
     scores: TapeTensor | None = None
-    adapters: Adapters | None = None
+    adapters: AdapterPlan | None = None
+    adapter_weights: AdapterWeights = field(init=False)
     quantization: WeightFormat | CheckpointQuantization | None = None
     quantized: list[QuantizedWeight] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Let all adapters share one maker of weights."""
+        self.adapter_weights = AdapterWeights(self.tape, self.adapters.dtype if self.adapters else self.dtype)
 
     @contextmanager
     def scope(self, *names: str) -> Iterator[None]:
@@ -68,14 +74,15 @@ class ModelBuilder:
         weight = self.tape.parameter(*shape, dtype=self.dtype, trained=False)
         return self.tape.parameter(*shape, dtype=self.dtype) if saved else weight
 
-    @property
-    def trains_embeddings(self) -> bool:
-        """Return whether embedding and output layer are trained with adapters."""
-        return self.adapters is not None and self.adapters.embeddings
+    def trains(self, part: str) -> bool:
+        """Return whether ``tables`` (embedding and output layer) or ``norms`` are trained with adapters."""
+        return self.adapters is not None and self.adapters.trains(part)
 
-    def adapter(self, n: int, k: int) -> LowRankAdapter | None:
-        """Make the adapter of a frozen (n, k) weight, if there are adapters."""
-        return None if self.adapters is None else LowRankAdapter(self.tape, self.adapters.rank, n, k)
+    def adapter(self, name: str, n: int, k: int, *, bias: bool) -> Adapter | None:
+        """Make the adapter of a frozen (n, k) weight, if it has one."""
+        plan = self.adapters
+        parts = plan.parts(self.path, name, (n, k), bias=bias) if plan else None
+        return Adapter(self.tape, parts, (n, k), self.adapter_weights, plan.dropout) if plan and parts else None
 
     def quantize(self, name: str, *shape: int, head: bool = False) -> QuantizedWeight | None:
         """Make a frozen (n, k) weight in few bits, or one for each expert, if the weights of that name are."""
@@ -125,22 +132,26 @@ class Linear:
         saved: bool = False, name: str = "",
     ) -> None:  # fmt: skip
         self.tape = builder.tape
-        layer = not (experts or plain or saved)
         shape = (experts, n, k) if experts else (n, k)
         self.quantized = None if plain else builder.quantize(name, *shape, head=saved)
-        self.weight = (
-            builder.weight(*shape, saved=saved and builder.trains_embeddings) if self.quantized is None else None
-        )
-        self.bias = builder.weight(*shape[:-1], saved=saved and builder.trains_embeddings) if bias else None
-        self.adapter = builder.adapter(n, k) if layer else None
+        copied = saved and builder.trains("tables")
+        self.weight = builder.weight(*shape, saved=copied) if self.quantized is None else None
+        self.bias = builder.weight(*shape[:-1], saved=copied) if bias else None
+        self.adapter = builder.adapter(name, n, k, bias=bias) if not (experts or plain or saved) else None
 
     def __call__(self, source: TapeTensor) -> TapeTensor:
         """Return (…, n) for (…, k)."""
+        tape, adapter, weight = self.tape, self.adapter, self.weight
+        if adapter is not None:
+            source = adapter.prepare(source)
+            replacement = adapter.replacement(weight) if weight is not None else None
+            if replacement is not None:
+                return tape.cast(ops.linear(tape, source, replacement, self.bias), source.dtype)
         if self.quantized is not None:
             result = self.quantized.product(source, self.bias)
-        elif self.weight is not None:
-            result = ops.linear(self.tape, source, self.weight, self.bias, cast=len(self.weight.shape) == 2)
-        return result if self.adapter is None else self.adapter(source, result, widen=self.quantized is None)
+        elif weight is not None:
+            result = ops.linear(tape, source, weight, self.bias, cast=len(weight.shape) == 2)
+        return result if adapter is None else adapter.add(source, result, widen=self.quantized is None)
 
 
 class Norm:
@@ -152,8 +163,8 @@ class Norm:
 
     def __init__(self, builder: ModelBuilder, kind: str, *shape: int) -> None:
         self.tape, self.kind = builder.tape, kind
-        self.weight = None if kind == "bare" else builder.weight(*shape)
-        self.bias = builder.weight(*shape) if kind == "layer" else None
+        self.weight = None if kind == "bare" else builder.weight(*shape, saved=builder.trains("norms"))
+        self.bias = builder.weight(*shape, saved=builder.trains("norms")) if kind == "layer" else None
 
     def __call__(self, source: TapeTensor) -> TapeTensor:
         """Return ``source`` normalized."""
@@ -180,6 +191,11 @@ class AttentionBlock:
             self.value = Linear(builder, kv, hidden, bias=shape.query_bias, name="v_proj")
         self.out = Linear(builder, hidden, q, bias=shape.out_bias, name="o_proj")
         self.sinks = builder.weight(shape.heads) if shape.sinks else None
+        self.prefix = [
+            tokens
+            for _ in "kv"
+            if (tokens := virtual_tokens(builder.tape, builder.adapters, builder.adapter_weights, "keys", kv))
+        ]
         self.query_norm = _head_norm(builder, shape, shape.heads)
         self.key_norm = _head_norm(builder, shape, shape.kv_heads)
 
@@ -203,7 +219,9 @@ class AttentionBlock:
         key, value = (tensor.view(batch, shape.kv_heads, keys, shape.head_dim) for tensor in (key, value))
         if angles is not None and shape.rotary:
             query, key = (attention_ops.rotate_positions(tape, tensor, angles, shape.rotary) for tensor in (query, key))
-        if shape.causal:
+        if self.prefix:
+            key, value = (tokens.prepend(tensor, 2) for tokens, tensor in zip(self.prefix, (key, value), strict=True))
+        elif shape.causal:
             key, value = self.builder.cache_tensors(key, value, window=shape.window)
         mixed = self._mix(query, key, value, memory, bias, mask)
         del query, key, value

@@ -168,6 +168,7 @@ def add(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
     dtype = _wider_dtype(left.dtype, right.dtype)
     result = tape.pointwise("add", left, right, dtype=dtype)
     arrivals = [(left.slot, left.dtype, left.shape), (right.slot, right.dtype, right.shape)]
+    category = GRADIENT if tape.is_weight(right) else None
 
     def backward(gradient: TapeTensor) -> None:
         for slot, origin, shape in arrivals:
@@ -175,7 +176,7 @@ def add(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
                 continue
             back = gradient
             if math.prod(shape) != gradient.elements:
-                back = tape.sum_to(gradient, shape, origin)
+                back = tape.sum_to(gradient, shape, origin, category)
             elif origin != dtype:
                 back = tape.compute("_to_copy", OpKind.COPY, [gradient], gradient.shape, origin)
             tape.send(slot, back)

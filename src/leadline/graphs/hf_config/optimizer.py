@@ -36,10 +36,18 @@ MIN_QUANTIZED_ELEMENTS = 4096
 """Weights with fewer elements keep a float32 state (bitsandbytes' ``min_8bit_size``)."""
 
 
-def hold_states(tape: Tape, optimizer: Optimizer) -> list[TapeTensor]:
-    """Make the optimizer's state, with which every step but the first starts. Paged state is on the host."""
+def hold_states(tape: Tape, optimizer: Optimizer, *, bucket: int = 0) -> list[TapeTensor]:
+    """Make the optimizer's state, with which every step but the first starts. Paged state is on the host.
+
+    With a ``bucket``, DeepSpeed's optimizer holds float32 weights and states, and two buffers of so many gradients
+    (``contiguous_gradients`` and ``overlap_comm`` of its ZeRO-2).
+    """
     if optimizer.paged:
         return []
+    if bucket:
+        wide = [(weight.shape, "float32") for weight in tape.parameters] * (1 + optimizer.states)
+        buffers = [tape.new((bucket,), tape.parameters[0].dtype, StorageCategory.GRADIENT) for _ in range(2)]
+        return buffers + [tape.new(*tensor, StorageCategory.OPTIMIZER_STATE) for tensor in wide]
     return [
         tape.new(shape, dtype, StorageCategory.OPTIMIZER_STATE)
         for _ in range(optimizer.states)
@@ -61,8 +69,11 @@ def _state_tensors(weights: Sequence[TapeTensor], optimizer: Optimizer) -> Itera
             yield weight.shape, "float32"
 
 
-def update_weights(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) -> None:
-    """Record one optimizer step over all weights, then free the gradients. ``scaled`` unscales them first."""
+def update_weights(tape: Tape, optimizer: Optimizer, *, scaled: bool = False, deepspeed: bool = False) -> None:
+    """Record one optimizer step over all weights, then free the gradients. ``scaled`` unscales them first.
+
+    ``deepspeed`` copies the gradients into one flat tensor, widens it to float32, and updates in one kernel.
+    """
     tape.stage = Stage.OPTIMIZER
     weights = tape.parameters
     elements = sum(weight.elements for weight in weights)
@@ -72,9 +83,13 @@ def update_weights(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) ->
     if scaled:
         steps.insert(0, "non_finite_check_and_unscale_")
     temporaries: list[TapeTensor] = []
+    if deepspeed:
+        temporaries = [
+            tape.new((elements,), dtype, StorageCategory.TEMPORARY) for dtype in (weights[0].dtype, "float32")
+        ]
     for name in steps:
         read, cost = COSTS[name]
-        if not name.endswith("_"):
+        if not name.endswith("_") and not deepspeed:
             temporaries = [tape.new(weight.shape, weight.dtype, StorageCategory.TEMPORARY) for weight in weights]
         tape.op(
             f"_foreach_{name.replace('_scalar', '')}", OpKind.OPTIMIZER, weights[:1], weights[:1],

@@ -230,7 +230,7 @@ def _gptq_format(fields: _Fields) -> WeightFormat:
     """Return GPTQ's format, which stores zero points even if they are all the same, and the group of each column."""
     bits, group = fields.bits("bits"), fields.group("group_size", default=128)
     form = grouped(f"{bits}-bit GPTQ", bits, group, zero_bits=bits)
-    return form._replace(scales=(*form.scales, ScaleTensor(32, 1, rows=0)))
+    return form._replace(scales=(*form.scales, ScaleTensor(32, 1, rows=0)), saved=True)
 
 
 def _awq(fields: _Fields) -> Formats:

@@ -173,6 +173,7 @@ class HeadShape(NamedTuple):
     pooled: bool = False  # only one token is scored
     capped: bool = False  # a tanh bounds the scores
     upcast: bool = False  # the loss is computed in float32 from the scores on
+    shifted: bool = False  # the loss copies all scores but the last, as transformers did before 4.46
     transform: int = 0
     transform_bias: bool = True
     transform_norm: str = ""  # norm after the transform

@@ -37,12 +37,16 @@ class ScaleTensor(NamedTuple):
 
 
 class WeightFormat(NamedTuple):
-    """The bits of one weight, its scales and zero points, and the kernel of its products."""
+    """The bits of one weight, its scales and zero points, and the kernel of its products.
+
+    ``saved`` formats are unpacked by plain ops in training, and autograd saves the unpacked weight.
+    """
 
     name: str
     bits: int
     scales: tuple[ScaleTensor, ...] = ()
     kernel: ProductKernel = ProductKernel.FUSED
+    saved: bool = False
 
     def parts(self, n: int, k: int) -> list[tuple[int, str]]:
         """Return elements and dtype of each tensor of an (n, k) weight."""

@@ -45,7 +45,9 @@ class WorkloadKeywords(TypedDict, total=False):
     attention: str
     optimizer: str
     lora: int
+    lora_targets: str
     lora_embeddings: bool
+    peft: str
     quantize: str
     accumulate: int
     checkpointing: bool
