@@ -45,7 +45,7 @@ def predict_peft_runs(data: Path, tools: Toolbox, folder: Path) -> list[dict[str
     config = folder / "config.json"
     config.write_text(json.dumps(LLAMA), encoding="utf-8")
     details: list[dict[str, object]] = []
-    known: set[Adapters] = set()
+    counted: set[Adapters] = set()
     for path in sorted((data / FOLDER).glob("*.json")):
         content = json.loads(path.read_text(encoding="utf-8"))
         method, run = content["run_info"]["peft_config"], content["run_info"]["train_config"]
@@ -61,9 +61,9 @@ def predict_peft_runs(data: Path, tools: Toolbox, folder: Path) -> list[dict[str
         settings = (("autocast", run["use_amp"]), ("autocast_adapter_dtype", run["autocast_adapter_dtype"]))
         adapters = workload.adapters or Adapters()
         adapters = replace(adapters, settings=(*adapters.settings, *settings))
-        if adapters in known:
+        if adapters in counted:
             continue
-        known.add(adapters)
+        counted.add(adapters)
         workload = replace(workload, adapters=adapters, precision=Precision.BF16, optimizer=Optimizer.ADAMW)
         memory = estimate(workload, tools, on=[DEVICE]).estimates[0].gpu_memory_bytes
         if memory is None:
@@ -97,11 +97,13 @@ def transfer_bounds(qwen: list[float], peft: list[float]) -> tuple[tuple[float, 
     such a bound was too narrow for Qwen's runs, the source that differs most. The arguments are ratios of measured to
     predicted memory. The shares (0 to 1) are of Qwen's and of peft's runs.
     """
-    own, others = (bound_factors(ratios, [""] * len(ratios), without="none") for ratios in (qwen, peft))
+    qwen_low, qwen_high = bound_factors(qwen, [""] * len(qwen), without="none")
+    peft_low, peft_high = bound_factors(peft, [""] * len(peft), without="none")
     vision = DOMAIN_FACTORS[Domain.VISION]
-    low, high = min(others[0], vision[0]), max(others[1], vision[1])
-    bounds = own[0] * min(own[0] / low, 1), own[1] * max(own[1] / high, 1)
-    exceeded = (
-        sum(ratio > bound for ratio in ratios) / len(ratios) for ratios, bound in ((qwen, high), (peft, own[1]))
-    )
-    return bounds, *exceeded
+    low, high = min(peft_low, vision[0]), max(peft_high, vision[1])
+    bounds = qwen_low * min(qwen_low / low, 1), qwen_high * max(qwen_high / high, 1)
+    return bounds, _share_above(qwen, high), _share_above(peft, qwen_high)
+
+
+def _share_above(ratios: list[float], bound: float) -> float:
+    return sum(ratio > bound for ratio in ratios) / len(ratios)

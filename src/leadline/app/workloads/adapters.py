@@ -70,9 +70,9 @@ def _read_method(text: str) -> Adapters:
     """Read ``--peft``: ``METHOD``, ``METHOD:name=value,…``, or a file that peft has saved."""
     if text.endswith(".json"):
         return _read_file(Path(text))
-    name, _, rest = text.partition(":")
+    name, _, pairs = text.partition(":")
     settings = []
-    for pair in filter(None, rest.split(",")):
+    for pair in filter(None, pairs.split(",")):
         key, equals, value = pair.partition("=")
         if not equals or not value:
             raise InvalidInput(
@@ -106,14 +106,14 @@ def _read_file(path: Path) -> Adapters:
     if not isinstance(content, dict) or not isinstance(content.get("peft_type"), str):
         raise InvalidInput(f"{label} has no peft_type: give the adapter_config.json that peft has saved")
     method = _name(content["peft_type"])
-    known = find_method(method).defaults
+    defaults = find_method(method).defaults
     unread = [name for name in (*PARTS_OF_LAYERS, *([RANKS] if method == "lora" else [])) if content.get(name)]
     if unread:
         raise InvalidInput(
             f"{label} sets {unread[0]}, which is not estimated: remove it, and name layers in target_modules"
         )
     fields = _flatten(content)
-    settings = tuple((name, value) for name, value in fields.items() if name in known or name.endswith("dropout"))
+    settings = tuple((name, value) for name, value in fields.items() if name in defaults or name.endswith("dropout"))
     saved = content.get("modules_to_save") or []
     targets = content.get("target_modules") or ()
     return Adapters(

@@ -116,8 +116,8 @@ COMMON: Mapping[str, AdapterSetting] = {
     "dropout": 0.0, "autocast": True, "autocast_adapter_dtype": True, "deepspeed": False,
     "reduce_bucket_size": 500_000_000,
 }  # fmt: skip
-"""Settings of all methods: dropout of the source, training under autocast, weights of the adapters in float32 although
-those of the model have 16 bits; or DeepSpeed's mixed precision in their place, with its buckets in elements."""
+"""Settings of all methods: dropout of the source, training under autocast, and adapters in float32 beside weights in 16
+bits. DeepSpeed's mixed precision replaces the last two. Its buckets are in elements."""
 
 
 class AdapterPlan:

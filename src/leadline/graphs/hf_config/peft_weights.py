@@ -272,8 +272,8 @@ def loha_parts(settings: Settings, layer: Layer) -> Parts:
 def lokr_parts(settings: Settings, layer: Layer) -> Parts:
     """Return the weights of LoKr (Yeh et al. 2024): a Kronecker product."""
     r = settings.whole("r")
-    wanted = settings.values["decompose_factor"]
-    rows, columns = (_factors(size, wanted if isinstance(wanted, int) else -1) for size in (layer.n, layer.k))
+    factor = settings.values["decompose_factor"]
+    rows, columns = (_factors(size, factor if isinstance(factor, int) else -1) for size in (layer.n, layer.k))
     trained: list[Shape] = []
     for side, splits in ((0, settings.flag("decompose_both")), (1, True)):
         shape = rows[side], columns[side]
@@ -282,11 +282,11 @@ def lokr_parts(settings: Settings, layer: Layer) -> Parts:
     return Parts(Use.UPDATE, trained=tuple(trained))
 
 
-def _factors(size: int, wanted: int) -> tuple[int, int]:
-    """Return two factors of ``size``, the smaller first: ``wanted`` if it divides, else nearly equal ones up to it."""
-    if wanted > 0 and size % wanted == 0:
-        return wanted, size // wanted
-    most = size if wanted < 0 else wanted
+def _factors(size: int, target: int) -> tuple[int, int]:
+    """Return two factors of ``size``, the smaller first: ``target`` if it divides, else nearly equal ones up to it."""
+    if target > 0 and size % target == 0:
+        return target, size // target
+    most = size if target < 0 else target
     small = max(factor for factor in range(1, math.isqrt(size) + 1) if size % factor == 0 and factor <= most)
     return small, size // small
 
