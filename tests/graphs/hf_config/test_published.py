@@ -169,7 +169,7 @@ FILES = [
     (235_093_634_560, {"model_type": "qwen3_moe", "hidden_size": 4096, "moe_intermediate_size": 1536, "head_dim": 128,
                        "num_attention_heads": 64, "num_key_value_heads": 4, "num_hidden_layers": 94,
                        "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936}),
-    # The totals of the tensors of these repositories on Hugging Face: google/gemma-3-1b-it, meta-llama/Llama-3.1-70B and
+    # Totals of the tensors of these repositories on Hugging Face: google/gemma-3-1b-it, meta-llama/Llama-3.1-70B and
     # -405B, mistralai/Mixtral-8x22B-v0.1, deepseek-ai/DeepSeek-V2, nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16.
     (999_885_952, {"model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912, "head_dim": 256,
                    "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1, "vocab_size": 262144}),
