@@ -102,7 +102,7 @@ class Adapters(Frozen):
     embeddings: bool = False  # True to train the embedding and output layers in full (peft's `modules_to_save`)
 
 
-class AttentionKernel(StrEnum):
+class AttentionImplementation(StrEnum):
     """Implementation of attention, as transformers names them (``attn_implementation``)."""
 
     EAGER = "eager"  # op by op: the scores of all pairs of tokens are in memory
@@ -300,7 +300,7 @@ class Workload(Frozen):
     quantization: Quantization | None = None
     longest: int | None = None  # tokens of the longest batch, if batches are padded to their longest sample
     lengths: Lengths | None = None
-    attention: AttentionKernel | None = None  # of a config.json; None for the one that its file names
+    attention: AttentionImplementation | None = None  # of a config.json; None for the one that its file names
     paged: bool = False  # True if the KV cache consists of small blocks instead of one tensor per layer
 
     @property

@@ -4,7 +4,7 @@ import pytest
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpKind, Stage
-from leadline.core.workload import AttentionKernel, Phase, Precision
+from leadline.core.workload import AttentionImplementation, Phase, Precision
 from tests.graphs.hf_config.conftest import flops
 
 CLIP = {"model_type": "clip_vision_model", "hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4,
@@ -60,7 +60,7 @@ def test_a_generation_runs_the_tower_once(expanded):
 
 
 def test_the_attention_of_the_option_is_that_of_the_tower_too(expanded):
-    eager = expanded(LLAVA, attention=AttentionKernel.EAGER, **SETTINGS).step
+    eager = expanded(LLAVA, attention=AttentionImplementation.EAGER, **SETTINGS).step
     assert any(spec.shape == (2, 4, 17, 17) for op in eager.ops for spec in op.outputs)
 
 

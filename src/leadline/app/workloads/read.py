@@ -25,7 +25,7 @@ from leadline.core.errors import InvalidInput, LeadlineError, UnknownName, excer
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.units import parse_bytes
 from leadline.core.workload import (
-    AttentionKernel,
+    AttentionImplementation,
     ContextMethod,
     Dataset,
     Fusion,
@@ -386,10 +386,10 @@ def parse_input(text: str) -> InputShape:
     return InputShape(shape, dtype)
 
 
-def _attention(options: WorkloadOptions, kind: ModelKind) -> AttentionKernel | None:
+def _attention(options: WorkloadOptions, kind: ModelKind) -> AttentionImplementation | None:
     if options.attention is not None and kind is not ModelKind.HF_CONFIG:
         raise InvalidInput(f"--attention is {options.attention}, but it works for a config.json only: leave it out")
-    return _choice(AttentionKernel, options.attention, "attention")
+    return _choice(AttentionImplementation, options.attention, "attention")
 
 
 def _choice(kind: type[T], text: str | None, option: str) -> T | None:

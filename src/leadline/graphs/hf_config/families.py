@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput, UnknownName, excerpt
-from leadline.core.workload import AttentionKernel
+from leadline.core.workload import AttentionImplementation
 from leadline.graphs.hf_config import decoders, encoders, hybrids
 from leadline.graphs.hf_config.decoders import FamilyStyle
 from leadline.graphs.hf_config.fields import Config, ConfigFields, model_values
@@ -32,7 +32,7 @@ def read_model_shape(config: Config, reference: str) -> tuple[ModelShape, tuple[
     return reader(fields, style), tuple(dict.fromkeys(fields.assumed))
 
 
-def read_attention_kernel(config: Config, reference: str) -> AttentionKernel | None:
+def read_attention(config: Config, reference: str) -> AttentionImplementation | None:
     """Return the implementation of attention that a configuration names, or ``None`` if it names none.
 
     Raises:
@@ -44,16 +44,16 @@ def read_attention_kernel(config: Config, reference: str) -> AttentionKernel | N
     if named is None:
         return None
     if named in ("eager", "sdpa"):
-        return AttentionKernel(named)
+        return AttentionImplementation(named)
     if isinstance(named, str) and ("flash" in named or named == "flex_attention"):
-        return AttentionKernel.FLASH
+        return AttentionImplementation.FLASH
     raise InvalidInput(
         f"{reference} has the attention {excerpt(repr(named))}, which is not estimated: set --attention eager, sdpa or "
         "flash"
     )
 
 
-def use_attention_kernel(shape: ModelShape, kernel: AttentionKernel) -> ModelShape:
+def use_attention(shape: ModelShape, kernel: AttentionImplementation) -> ModelShape:
     """Return the shape with this implementation of attention in all layers.
 
     Raises:
@@ -70,8 +70,8 @@ def use_attention_kernel(shape: ModelShape, kernel: AttentionKernel) -> ModelSha
     return _use_in_stack(shape, kernel)
 
 
-def _use_in_stack(stack: StackShape, kernel: AttentionKernel) -> StackShape:
-    is_eager = kernel is AttentionKernel.EAGER
+def _use_in_stack(stack: StackShape, kernel: AttentionImplementation) -> StackShape:
+    is_eager = kernel is AttentionImplementation.EAGER
 
     def change(attention: AttentionShape) -> AttentionShape:
         # The implementations that transformers does not share between families are written out already.

@@ -6,10 +6,10 @@ from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.graph import OpKind
-from leadline.core.workload import AttentionKernel, Phase, Precision
+from leadline.core.workload import AttentionImplementation, Phase, Precision
 from tests.graphs.hf_config.conftest import SMALL, flops, peak
 
-EAGER, SDPA, FLASH = AttentionKernel
+EAGER, SDPA, FLASH = AttentionImplementation
 SETTINGS = {"batch": 2, "sequence": 512, "precision": Precision.BF16}
 GEMMA2 = {**SMALL, "model_type": "gemma2", "head_dim": 32}
 GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_head": 8, "n_layer": 3, "vocab_size": 1000}
