@@ -153,6 +153,8 @@ def gemma3(**text):
     return {"model_type": "gemma3", "mm_tokens_per_image": 256, "text_config": text, "vision_config": GEMMA3_VISION}
 
 
+LLAMA3 = {"model_type": "llama", "num_key_value_heads": 8, "vocab_size": 128256}
+
 FILES = [
     # The files of google/gemma-3-4b-it and -12b-it on Hugging Face, and the totals of their tensors there.
     (4_300_079_472, gemma3(hidden_size=2560, intermediate_size=10240, num_hidden_layers=34)),
@@ -167,6 +169,23 @@ FILES = [
     (235_093_634_560, {"model_type": "qwen3_moe", "hidden_size": 4096, "moe_intermediate_size": 1536, "head_dim": 128,
                        "num_attention_heads": 64, "num_key_value_heads": 4, "num_hidden_layers": 94,
                        "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936}),
+    # Totals of the tensors of these repositories on Hugging Face: google/gemma-3-1b-it, meta-llama/Llama-3.1-70B and
+    # -405B, mistralai/Mixtral-8x22B-v0.1, deepseek-ai/DeepSeek-V2, nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16.
+    (999_885_952, {"model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912, "head_dim": 256,
+                   "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1, "vocab_size": 262144}),
+    (70_553_706_496, {**LLAMA3, "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64,
+                      "num_hidden_layers": 80}),
+    (405_853_388_800, {**LLAMA3, "hidden_size": 16384, "intermediate_size": 53248, "num_attention_heads": 128,
+                       "num_hidden_layers": 126}),
+    (140_630_071_296, {"model_type": "mixtral", "hidden_size": 6144, "intermediate_size": 16384,
+                       "num_attention_heads": 48, "num_hidden_layers": 56, "vocab_size": 32768}),
+    (235_741_434_880, {"model_type": "deepseek_v2", "hidden_size": 5120, "intermediate_size": 12288,
+                       "moe_intermediate_size": 1536, "n_routed_experts": 160, "num_attention_heads": 128,
+                       "num_hidden_layers": 60, "first_k_dense_replace": 1, "vocab_size": 102400}),
+    (31_577_937_344, {"model_type": "nemotron_h", "hidden_size": 2688, "moe_intermediate_size": 1856,
+                      "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+                      "moe_shared_expert_intermediate_size": 3712, "n_routed_experts": 128, "num_experts_per_tok": 6,
+                      "mamba_num_heads": 64, "num_key_value_heads": 2}),
 ]  # fmt: skip
 
 

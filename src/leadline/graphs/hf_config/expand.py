@@ -13,7 +13,7 @@ from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.units import format_bytes
 from leadline.core.workload import AttentionImplementation, Optimizer, Phase, Precision, Quantization, Workload
 from leadline.files.read import read_input_text
-from leadline.graphs.hf_config.families import read_attention_kernel, read_model_shape, use_attention_kernel
+from leadline.graphs.hf_config.families import read_attention, read_model_shape, use_attention
 from leadline.graphs.hf_config.generation import (
     CACHE_BLOCK,
     CacheLayout,
@@ -106,9 +106,9 @@ def _read_shape(workload: Workload, config: dict[str, Any]) -> tuple[ModelShape,
     vision, vision_note = read_vision(config, reference)
     if isinstance(shape, StackShape):
         shape = shape._replace(vision=vision)
-    kernel = workload.attention or read_attention_kernel(config, reference)
+    kernel = workload.attention or read_attention(config, reference)
     if kernel is not None:
-        shape = use_attention_kernel(shape, kernel)
+        shape = use_attention(shape, kernel)
     notes = [vision_note] if vision_note else []
     if missing_fields:
         notes.append(f"{reference} leaves out {', '.join(missing_fields)}: published defaults are used")
@@ -128,7 +128,7 @@ def _check_shape(workload: Workload, shape: ModelShape, config: dict[str, Any], 
     vision = shape.vision if isinstance(shape, StackShape) else None
     if vision is not None and choices.sequence < vision.tokens:
         raise InvalidInput(f"--seq {choices.sequence} is shorter than one image, which has {vision.tokens} tokens")
-    kernel = workload.attention or read_attention_kernel(config, workload.model.reference)
+    kernel = workload.attention or read_attention(config, workload.model.reference)
     if kernel is AttentionImplementation.FLASH and choices.precision.compute in ("float32", "tf32"):
         raise InvalidInput(
             f"flash attention computes in 16 bits, but --precision is {choices.precision.value}: use --attention sdpa"

@@ -32,7 +32,7 @@ def read_model_shape(config: Config, reference: str) -> tuple[ModelShape, tuple[
     return reader(fields, style), tuple(dict.fromkeys(fields.assumed))
 
 
-def read_attention_kernel(config: Config, reference: str) -> AttentionImplementation | None:
+def read_attention(config: Config, reference: str) -> AttentionImplementation | None:
     """Return the implementation of attention that a configuration names, or ``None`` if it names none.
 
     Raises:
@@ -53,7 +53,7 @@ def read_attention_kernel(config: Config, reference: str) -> AttentionImplementa
     )
 
 
-def use_attention_kernel(shape: ModelShape, kernel: AttentionImplementation) -> ModelShape:
+def use_attention(shape: ModelShape, kernel: AttentionImplementation) -> ModelShape:
     """Return the shape with this implementation of attention in all layers.
 
     Raises:
