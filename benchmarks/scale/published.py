@@ -6,18 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.results import BenchmarkRow, within
+from benchmarks.scale.bridge_rows import CONFIGURATIONS
 from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import estimate
+from leadline.app.estimate.fit import fit
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
+from leadline.core.units import GIB, HOUR_S
 
 LLAMA_405B = {
     "model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 126, "intermediate_size": 53248,
     "num_attention_heads": 128, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
-}  # fmt: skip
-LLAMA_70B = {
-    "model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80, "intermediate_size": 28672,
-    "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
 }  # fmt: skip
 DEVICE_CLOSE = (0.75, 1.25)
 
@@ -61,12 +60,45 @@ STEPS = (
         {"gpus": 16384, "tensor_parallel": 8, "context_parallel": 16, "pipeline_parallel": 16, "virtual_stages": 7,
          "sharding": "optimizer", "batch": 1, "accumulate": 16, "seq": 131072, "precision": "bf16"},
     ),
+    # NVIDIA-NeMo/Automodel docs/performance-summary.mdx at 36044ad3, its layout from examples/llm_benchmark.
+    PublishedStep(
+        "Llama 3 70B on 64 H100", CONFIGURATIONS["LLAMA3_70B"], "H100 SXM5 80GB", 18.90, "NeMo AutoModel",
+        {"gpus": 64, "context_parallel": 2, "sharding": "full", "batch": 1, "accumulate": 4, "seq": 8192,
+         "precision": "bf16", "recompute": "full", "fusion": "library"},
+    ),
+    # DeepSeek-V3 Technical Report (2024), sections 3.1, 4.2 and table 1: 180,000 GPU hours for 1e12 tokens, 15,360
+    # sequences of 4,096 tokens a step, 16 stages, experts on 64 GPUs, ZeRO-1. DualPipe counts as two chunks a stage.
+    PublishedStep(
+        "DeepSeek-V3 on 2,048 H800", CONFIGURATIONS["DeepSeekV3"], "H800 SXM5 80GB",
+        180e3 * HOUR_S / 1e12 * 15360 * 4096 / 2048, "DeepSeek-V3 Technical Report, table 1",
+        {"gpus": 2048, "pipeline_parallel": 16, "virtual_stages": 2, "expert_parallel": 64, "sharding": "optimizer",
+         "batch": 1, "accumulate": 120, "seq": 4096, "precision": "fp8", "overlap": "all"},
+    ),
 )  # fmt: skip
+# gpt-oss-120b & gpt-oss-20b Model Card (2025), table 1: the checkpoints; openai/gpt-oss README: one GPU of 80 GB, and
+# 16 GB of memory.
+GPT_OSS = (("GPT OSS 120B", 60.8, "H100 SXM5 80GB"), ("GPT OSS 20B", 12.8, "RTX 4080"))
 
 
 def published_rows() -> list[BenchmarkRow]:
-    """Return predicted ÷ published seconds of each step."""
-    return [_row(step) for step in STEPS]
+    """Return predicted ÷ published seconds of each step, and the memory of GPT-OSS on one GPU."""
+    return [*(_row(step) for step in STEPS), *(_memory_row(*each) for each in GPT_OSS)]
+
+
+def _memory_row(model: str, checkpoint_gib: float, device: str) -> BenchmarkRow:
+    """Return the predicted memory of inference with experts in MXFP4 over the published size of the checkpoint."""
+    config = CONFIGURATIONS[model] | {"quantization_config": {"quant_method": "mxfp4"}}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        workload = read_workload([str(path)], WorkloadOptions(phase="inference", batch=1, seq=2048))
+        report = fit(workload, toolbox(), on=[device], risk=0.05, changes=False)[0]
+    memory = report.estimate.gpu_memory_bytes
+    name = f"{model} on one {device}: memory predicted ÷ published checkpoint"
+    if memory is None:
+        return BenchmarkRow(name, None, "ratio", how="no prediction")
+    how = f"{checkpoint_gib} GiB by OpenAI; predicted {memory.point / GIB:.1f} GiB, fits: {report.fits}"
+    return within(name, memory.point / (checkpoint_gib * GIB), DEVICE_CLOSE, "ratio", how=how)
 
 
 def _row(step: PublishedStep) -> BenchmarkRow:

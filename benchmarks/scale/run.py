@@ -27,6 +27,12 @@ from leadline.training.decoder_steps import shipped_step_model
 Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]
 
+MANY = "16 to 1,024 GPUs, bf16"
+LIMITS = {
+    "one node, bf16": (np.mean, 8.0), MANY: (np.median, 12.0), "8 bits or fewer": (np.median, 15.0),
+    "experts": (np.median, 20.0),
+}  # fmt: skip
+"""How the errors of each group are summed up, and their target in percent."""
 COUNTED = 8
 """Fewest configurations of a group with a target for its coverage."""
 LLAMA_70B = {
@@ -137,9 +143,10 @@ def _features(rows: Sequence[ScaleRow]) -> Array:
 def _groups(rows: Sequence[ScaleRow]) -> dict[str, Mask]:
     """Return the rows of each group that has a target."""
     gpus = np.array([row.step.gpus for row in rows])
-    float8 = np.array([row.step.dtype in NARROW for row in rows])
-    one = gpus <= PER_NODE
-    return {"one node, bf16": one & ~float8, "16 to 1,024 GPUs, bf16": ~one & ~float8, "float8": float8}
+    narrow = np.array([row.step.dtype in NARROW for row in rows])
+    experts = np.array([row.step.work.expert_weights > 0 for row in rows])
+    one, half = gpus <= PER_NODE, ~narrow & ~experts
+    return {"one node, bf16": one & half, MANY: ~one & half, "8 bits or fewer": narrow & ~experts, "experts": experts}
 
 
 def _percent_errors(rows: Sequence[ScaleRow], predicted: Array) -> Array:
@@ -158,7 +165,9 @@ def _source_rows(rows: Sequence[ScaleRow], found: _Predictions, left: Sequence[s
             "a roofline with one constant": _percent_errors(rows, found.roofline)[mask],
             "the utilization of the nearest run": _percent_errors(rows, found.nearest)[mask],
         }
-        statistic, limit = (np.mean, 8.0) if name.startswith("one") else (np.median, 15.0 if name == "float8" else 12.0)
+        if not mask.any():
+            continue
+        statistic, limit = LIMITS[name]
         word = "MAPE" if statistic is np.mean else "median error"
         best = min(others, key=lambda method: float(statistic(others[method])))
         how = "; ".join(f"{method} {statistic(values):.1f} %" for method, values in others.items())
@@ -169,7 +178,7 @@ def _source_rows(rows: Sequence[ScaleRow], found: _Predictions, left: Sequence[s
         answers.append(_coverage(f"step time, {name}", rows, found, mask))
         for source in left:
             part = mask & (sources == source)
-            if part.any() and name.startswith("16"):
+            if part.any() and name == MANY:
                 answers.append(
                     at_most(f"step time, {name}: median error, {source}", float(np.median(errors[part])), 20.0, "%",
                             n=int(part.sum()))
@@ -193,7 +202,7 @@ def _generation_rows(rows: Sequence[ScaleRow], found: _Predictions, generations:
     for generation in np.unique(generations).tolist():
         mask = generations == generation
         error = float(np.median(_percent_errors(rows, found.point)[mask]))
-        name = f"step time, {generation} from the other generation"
+        name = f"step time, {generation} from the other generations"
         answers.append(BenchmarkRow(f"{name}: median error", error, "%", n=int(mask.sum())))
         answers.append(_coverage(name, rows, found, mask))
     return answers
