@@ -129,15 +129,16 @@ def held_out_errors(parts: Sequence[ProductRows], curves: ProductCurves) -> dict
         first, second = [half for half, _ in halves], [half for _, half in halves]
         figures[f"{name}: half of the shapes"] = _figures(fit_curve(first), first, second)
         for part in alike:
-            if others := [other for other in alike if other is not part]:
-                figures[f"{name}: {part.device.name} by the other device"] = _figures(fit_curve(others), others, [part])
+            if fitted := [device for device in alike if device is not part]:
+                figures[f"{name}: {part.device.name} by the other device"] = _figures(fit_curve(fitted), fitted, [part])
     for place, name in enumerate(curves.names):
         dtype = name.split()[1]
-        rest = [number for number, other in enumerate(curves.names) if other.endswith(f" {dtype}") and number != place]
-        unseen = [part for part in parts if curve_name(part) == name]
-        seen = [part for part in parts if part.dtype == dtype and curve_name(part) != name]
-        if rest:
-            figures[f"{name}: by the other generations"] = _figures(curves.logs[rest].mean(axis=0), seen, unseen)
+        places = [number for number, each in enumerate(curves.names) if each.endswith(f" {dtype}") and number != place]
+        held_out = [part for part in parts if curve_name(part) == name]
+        fitted = [part for part in parts if part.dtype == dtype and curve_name(part) != name]
+        if places:
+            curve = curves.logs[places].mean(axis=0)
+            figures[f"{name}: by the other generations"] = _figures(curve, fitted, held_out)
     return figures
 
 
@@ -148,12 +149,12 @@ def _halves(part: ProductRows) -> tuple[ProductRows, ProductRows]:
     return part.at(first), part.at(~first)
 
 
-def _figures(curve: Array, seen: Sequence[ProductRows], unseen: Sequence[ProductRows]) -> dict[str, float]:
+def _figures(curve: Array, fitted: Sequence[ProductRows], held_out: Sequence[ProductRows]) -> dict[str, float]:
     """Return the errors of a curve on held-out rows, beside those of the peak with one constant from the others."""
-    measured = np.concatenate([part.elapsed_s for part in unseen])
-    errors = 100 * np.abs(np.exp(predict(curve, unseen)) / measured - 1)
-    constant = np.median(np.concatenate([part.elapsed_s / _peak_seconds(part) for part in seen]))
-    roofline = 100 * np.abs(constant * np.concatenate([_peak_seconds(part) for part in unseen]) / measured - 1)
+    measured = np.concatenate([part.elapsed_s for part in held_out])
+    errors = 100 * np.abs(np.exp(predict(curve, held_out)) / measured - 1)
+    constant = np.median(np.concatenate([part.elapsed_s / _peak_seconds(part) for part in fitted]))
+    roofline = 100 * np.abs(constant * np.concatenate([_peak_seconds(part) for part in held_out]) / measured - 1)
     values = {"median": np.median(errors), "p90": np.quantile(errors, 0.9), "roofline": np.median(roofline)}
     return {**{name: round(float(value), 2) for name, value in values.items()}, "n": float(len(measured))}
 

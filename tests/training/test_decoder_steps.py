@@ -75,6 +75,13 @@ def test_a_step_that_waits_for_its_host_is_as_uncertain_as_hosts_are(model):
     assert width(model, waits) > 1.2 * width(model, STEP)
 
 
+def test_a_slow_host_makes_a_step_longer_but_a_fast_one_not_shorter(model):
+    nearly = replace(STEP, work=replace(work(), kernels=30_000.0))
+    for step, least, most in ((STEP, 1.0, 1.05), (nearly, 1.2, 5.0)):
+        point, low, high = (float(values[0]) for values in model.predict([step]))
+        assert least <= (high / point) / (point / low) < most
+
+
 def test_the_state_holds_the_whole_model(model):
     again = DecoderStepModel.load(model.dump())
     steps = [STEP, replace(STEP, gpus=64), replace(STEP, attention=AttentionKernel.FLASH3, dtype="bfloat16")]

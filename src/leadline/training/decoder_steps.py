@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
+from statistics import NormalDist
 
 import msgspec
 import numpy as np
@@ -32,6 +33,9 @@ MAGNITUDES = ("GPUs", "channels", "parameters", "tokens a sequence", "tokens a m
 # Coefficients that belong to a cluster: launch times of 9 to 50 µs a kernel were seen, and networks at 40 to 90 % of
 # their rate.
 CLUSTER = {"launch_s": 0.5, "network": 0.35, "data_exposed": 0.35}
+# Logarithm of a slow host's launch times: 50 µs a kernel, against the 10 of the fit. It counts upwards only, and whole
+# since a step waits for its host or does not.
+SLOW_HOST = np.where(np.isin(NAMES, ("launch_s", "reduction_launch_s")), np.log(5.0), 0.0)
 # Steps with experts: the deviation of 52 configurations of two frameworks, each left out of the fit.
 EXPERTS = 0.35
 # Whole steps on GPUs that no training step ran on: another generation of the same boards, or other boards, whose power
@@ -71,7 +75,10 @@ class DecoderStepModel(Stored):
         table = StepTable(steps, self.curves)
         point, slopes = step_seconds(self.theta, table), log_slopes(self.theta, table)
         spread = np.sqrt(np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes) + self.noise**2)
-        low, high = self.scores.interval(point, spread, level, self._untested(steps, slopes))
+        untested = self._untested(steps, slopes)
+        low, _ = self.scores.interval(point, spread, level, untested)
+        slower = np.log(step_seconds(self.theta + SLOW_HOST, table) / point) / NormalDist().inv_cdf((1 + LEVEL) / 2)
+        _, high = self.scores.interval(point, spread, level, np.hypot(untested, slower))
         return point, low, high
 
     def seconds(self, steps: Sequence[TrainingStep]) -> Array:
