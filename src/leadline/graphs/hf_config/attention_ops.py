@@ -18,19 +18,24 @@ def rotate_positions(tape: Tape, source: TapeTensor, angles: TapeTensor, width: 
     part = (*shape[:-1], width)
     n = source.elements // shape[-1] * width
 
-    def rotate(unrotated: TapeTensor) -> TapeTensor:
+    def rotate(unrotated: TapeTensor, *, backward: bool = False) -> TapeTensor:
         left = tape.new(part, dtype)
         tape.op("mul", OpKind.ELEMENTWISE, [unrotated, angles], [left], flops=n, read=float(left.bytes + angles.bytes))
         half = tape.new((*shape[:-1], width // 2), dtype)
         tape.op("neg", OpKind.ELEMENTWISE, [half], [half], flops=n // 2)
-        half_turned = tape.compute("cat", OpKind.COPY, [left], part, dtype)
+        if backward:  # the gradient of each half is widened by zeros, and both are added
+            halves = [tape.compute("slice_backward", OpKind.COPY, [half], part, dtype) for _ in range(2)]
+            half_turned = tape.pointwise("add", *halves)
+            del halves
+        else:
+            half_turned = tape.compute("cat", OpKind.COPY, [left], part, dtype)
         del half
         right = tape.pointwise("mul", half_turned, angles)
         del half_turned
         total = tape.pointwise("add", left, right)
         return total if width == shape[-1] else tape.compute("cat", OpKind.COPY, [unrotated], shape, dtype)
 
-    return tape.node(rotate(source), lambda gradient: tape.send(slot, rotate(gradient)), source)
+    return tape.node(rotate(source), lambda gradient: tape.send(slot, rotate(gradient, backward=True)), source)
 
 
 def fused_attention(

@@ -107,6 +107,9 @@ def unfused_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, c
         direct = tape.pointwise("mul", gradient, scale, shape=shape, dtype="float32")
         tape.send(slot, direct)
         del direct
+        for name in ("pow", "mul", "mul"):  # of the reciprocal root
+            tape.op(name, OpKind.ELEMENTWISE, [reduced, scale], [reduced], flops=rows)
+        reduced = tape.compute("div", OpKind.ELEMENTWISE, [reduced], shape, "float32", flops=n)  # of the mean
         power = tape.pointwise("pow", first)
         doubled = tape.pointwise("mul", power)
         del power
