@@ -49,7 +49,7 @@ from leadline.core.units import GIB
 from leadline.core.workload import ModelKind, ModelSource, Optimizer, Precision, Workload
 from leadline.estimators.memory.device import peak_memory
 from leadline.estimators.memory.workspaces import add_scratch
-from leadline.estimators.parallelism.division import divide_memory
+from leadline.estimators.parallelism.divided_memory import divide_memory
 
 MEDIAN, EXCEEDED = 10.0, 6.0
 """Targets in percent: median error of the point, and the share of rows above the bound."""

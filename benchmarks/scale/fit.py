@@ -7,10 +7,11 @@ import numpy.typing as npt
 
 from benchmarks.normalized_errors import normalize_errors
 from benchmarks.scale.rows import ScaleRow
+from leadline.estimators.parallelism.product_times import ProductCurves
 from leadline.estimators.parallelism.step_parts import DEVIATIONS, STARTS, log_slopes, step_seconds
 from leadline.estimators.parallelism.training_step import StepTable
 from leadline.estimators.ports import Array
-from leadline.training.decoder_steps import DecoderStepModel, log_magnitudes
+from leadline.training.decoder_steps import EXPERTS, DecoderStepModel, log_magnitudes
 
 Mask = npt.NDArray[np.bool_]
 
@@ -27,11 +28,11 @@ def row_weights(rows: Sequence[ScaleRow]) -> Array:
     return np.asarray(np.minimum(1.0, MOST_ROWS / counts)[place], float)
 
 
-def fit_coefficients(rows: Sequence[ScaleRow]) -> tuple[Array, Array]:
+def fit_coefficients(rows: Sequence[ScaleRow], curves: ProductCurves) -> tuple[Array, Array]:
     """Return the likeliest log coefficients (k,) and their covariance (k, k), by errors with Student's tails."""
     from scipy.optimize import least_squares  # noqa: PLC0415 - needed to fit alone
 
-    table, target = StepTable([row.step for row in rows]), np.log([row.elapsed_s for row in rows])
+    table, target = StepTable([row.step for row in rows], curves), np.log([row.elapsed_s for row in rows])
     weights = row_weights(rows)
 
     def misfit(theta: Array) -> Array:
@@ -43,36 +44,38 @@ def fit_coefficients(rows: Sequence[ScaleRow]) -> tuple[Array, Array]:
     return np.asarray(answer.x, float), np.linalg.inv(answer.jac.T @ answer.jac)
 
 
-def log_errors(theta: Array, rows: Sequence[ScaleRow]) -> Array:
+def log_errors(theta: Array, rows: Sequence[ScaleRow], curves: ProductCurves) -> Array:
     """Return ln(measured ÷ predicted) of each row (n,)."""
-    predicted = step_seconds(theta, StepTable([row.step for row in rows]))
+    predicted = step_seconds(theta, StepTable([row.step for row in rows], curves))
     return np.asarray(np.log([row.elapsed_s for row in rows]) - np.log(predicted), float)
 
 
-def left_out_errors(rows: Sequence[ScaleRow], groups: Sequence[str]) -> tuple[Array, Array]:
+def left_out_errors(rows: Sequence[ScaleRow], groups: Sequence[str], curves: ProductCurves) -> tuple[Array, Array]:
     """Return the log errors of each row (n,) by a fit without its group, and their spread by that fit (n,)."""
     names = np.asarray(groups, np.str_)
     errors, spread = np.empty(len(rows)), np.empty(len(rows))
     for name in np.unique(names):
         held_out = np.flatnonzero(names == name).tolist()
-        theta, covariance = fit_coefficients([rows[i] for i in np.flatnonzero(names != name).tolist()])
+        theta, covariance = fit_coefficients([rows[i] for i in np.flatnonzero(names != name).tolist()], curves)
         scored = [rows[i] for i in held_out]
-        errors[held_out] = log_errors(theta, scored)
-        slopes = log_slopes(theta, StepTable([row.step for row in scored]))
+        errors[held_out] = log_errors(theta, scored, curves)
+        slopes = log_slopes(theta, StepTable([row.step for row in scored], curves))
         spread[held_out] = np.sqrt(np.einsum("ij,jk,ik->i", slopes, covariance, slopes))
     return errors, spread
 
 
-def fit_step_model(rows: Sequence[ScaleRow]) -> DecoderStepModel:
+def fit_step_model(rows: Sequence[ScaleRow], curves: ProductCurves) -> DecoderStepModel:
     """Fit the model of all rows; its intervals come from the errors on sources that are left out one by one."""
-    theta, covariance = fit_coefficients(rows)
+    theta, covariance = fit_coefficients(rows, curves)
     sources = [row.source for row in rows]
-    errors, spread = left_out_errors(rows, sources)
+    errors, spread = left_out_errors(rows, sources, curves)
     noise = source_noise(errors, sources)
     steps = [row.step for row in rows]
+    expert_noise = EXPERTS * np.array([step.work.expert_weights > 0 for step in steps])
     sizes = log_magnitudes(steps)
     return DecoderStepModel(
-        theta, covariance, noise, normalize_errors(errors, np.hypot(spread, noise), sources),
+        curves, theta, covariance, noise,
+        normalize_errors(errors, np.sqrt(spread**2 + noise**2 + expert_noise**2), sources),
         tuple(sorted({step.device.architecture or "" for step in steps})), sizes.min(axis=0), sizes.max(axis=0),
     )  # fmt: skip
 

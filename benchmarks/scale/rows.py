@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
+from benchmarks.scale import bridge_rows
+from benchmarks.scale.bridge_rows import BridgeStep
 from benchmarks.tables import read_table
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import TracedJob
@@ -112,6 +114,8 @@ def scale_rows(data: Path) -> list[ScaleRow]:
         reader = _Reader(Path(folder))
         rows = [reader.row(cells) for cells in _cells(data, "llm_train_scale") if _is_usable(cells)]
         rows += [reader.mpt_row(cells) for cells in _cells(data, "llm_foundry_train")]
+        summaries = [*bridge_rows.automodel_steps(), *bridge_rows.bridge_steps(data)]
+        rows += [reader.bridge_row(step) for step in summaries]
     groups = defaultdict[tuple[object, ...], list[ScaleRow]](list)
     for row in rows:
         groups[row.source, row.model, replace(row.workload, model=ModelSource(ModelKind.HF_CONFIG, "")),
@@ -180,7 +184,7 @@ class _Reader:
             parallelism=plan, network=None if rate is None else NetworkRate(rate * GBIT_BYTES, per_gpu=True),
         )  # fmt: skip
         config = _configuration(cells)
-        return self._made(framework.source, str(cells["model"]), workload, config, device, framework.attention,
+        return self._make_row(framework.source, str(cells["model"]), workload, config, device, framework.attention,
                           lambda flops: _elapsed_s(cells, flops))  # fmt: skip
 
     def mpt_row(self, cells: Cells) -> ScaleRow:
@@ -202,8 +206,13 @@ class _Reader:
         )  # fmt: skip
         elapsed_s = _number(cells["globalbatchsize_t"]) / _number(cells["throughput_t_s"])
         device = self._device(str(cells["gpu"]))
-        return self._made("llm-foundry", str(cells["model"]), workload, config, device, AttentionKernel.FLASH1,
+        return self._make_row("llm-foundry", str(cells["model"]), workload, config, device, AttentionKernel.FLASH1,
                           lambda _: elapsed_s)  # fmt: skip
+
+    def bridge_row(self, step: BridgeStep) -> ScaleRow:
+        device = self.catalog.device(step.device)
+        return self._make_row(step.source, step.model, step.workload, step.config, device, None,
+                          lambda _: step.elapsed_s)  # fmt: skip
 
     def _device(self, name: str) -> Device:
         device = self.catalog.device(DEVICES[name])
@@ -213,7 +222,7 @@ class _Reader:
         peaks = {dtype: 0.85 * peak for dtype, peak in device.peak_flops_per_s.items()}
         return replace(device, memory_bytes_per_s=2.4e12, peak_flops_per_s=peaks, tdp_w=500.0)
 
-    def _made(
+    def _make_row(
         self, source: str, model: str, workload: Workload, config: Mapping[str, object], device: Device,
         attention: AttentionKernel | None, elapsed_s: Callable[[float], float],
     ) -> ScaleRow:  # fmt: skip

@@ -17,9 +17,11 @@ from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import estimate
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import ModelKind, ModelSource, Precision, Workload
+from leadline.estimators.parallelism.product_times import PARAMETERS, ProductCurves
 from leadline.estimators.parallelism.step_parts import NAMES, step_seconds
-from leadline.estimators.parallelism.training_step import StepTable
+from leadline.estimators.parallelism.training_step import NARROW, StepTable
 from leadline.estimators.ports import Array
+from leadline.training.decoder_steps import shipped_step_model
 
 Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]
@@ -54,7 +56,7 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
     for generation in np.unique(generations):
         by_generation.leave_out(rows, generations == generation)
     slowed = _Predictions(len(slow))
-    model = fit_step_model(rows)
+    model = fit_step_model(rows, shipped_step_model().curves)
     slowed.add(np.arange(len(slow)), model.predict([row.step for row in slow]))
     answers = [
         *_source_rows(rows, predictions, left),
@@ -79,7 +81,8 @@ class _Predictions:
     def leave_out(self, rows: Sequence[ScaleRow], held_out: Mask) -> None:
         """Predict rows by a model, and by baselines, that were fitted on the others."""
         known, asked = ([rows[i] for i in np.flatnonzero(mask).tolist()] for mask in (~held_out, held_out))
-        self.add(np.flatnonzero(held_out), fit_step_model(known).predict([row.step for row in asked]))
+        model = fit_step_model(known, shipped_step_model().curves)
+        self.add(np.flatnonzero(held_out), model.predict([row.step for row in asked]))
         bounds, measured = bound_seconds(known), np.array([row.elapsed_s for row in known])
         self.roofline[held_out] = bound_seconds(asked) * np.median(measured / bounds)
         self.nearest[held_out] = nearest_utilization_seconds(known, asked)
@@ -89,8 +92,11 @@ class _Predictions:
         self.point[places], self.low[places], self.high[places] = answer
 
 
-# Coefficients of a roofline: products at the peak, one pass for each fused op, links at their rate, nothing else.
+# A roofline: products at the peak, one pass for each fused op, links at their rate, nothing else.
+_AT_PEAK = {name: 1.0 if name.startswith("tile") else 1e-9 for name in PARAMETERS} | {"memory": 1.0, "overlap": 30.0}
+_PEAK_CURVES = ProductCurves((), np.log([list(_AT_PEAK.values())]))
 _BOUNDS = {
+    "products": 1.0, "products_narrow": 1.0,
     "stream": 12.0, "inner": 4.0, "eager": 1.0, "head": 1.0, "flash1": 1.0, "flash2": 1.0, "flash3": 1.0, "link": 1.0,
     "network": 1.0, "optimizer_bytes": 20.0, "written": 4.0, "imbalance": 1.0, "tensor_overlapped": 1.0,
     "data_exposed": 1.0, "data_overlapped": 0.1, "send_overlapped": 1.0, "uneven": 1.0,
@@ -100,7 +106,7 @@ _BOUNDS = {
 def bound_seconds(rows: Sequence[ScaleRow]) -> Array:
     """Return the bound of each row (n,), as analytical models like Calculon have it."""
     theta = np.log([_BOUNDS.get(name, 1e-9) for name in NAMES])
-    return step_seconds(theta, StepTable([row.step for row in rows]))
+    return step_seconds(theta, StepTable([row.step for row in rows], _PEAK_CURVES))
 
 
 def nearest_utilization_seconds(known: Sequence[ScaleRow], asked: Sequence[ScaleRow]) -> Array:
@@ -119,7 +125,7 @@ def _features(rows: Sequence[ScaleRow]) -> Array:
     return np.array([
         [np.log(row.step.work.parameters), np.log(row.step.work.sequence), np.log(row.step.work.tokens),
          np.log(row.step.gpus), np.log(row.step.plan.tensor), np.log(row.step.plan.pipeline),
-         np.log(row.step.microbatches), row.step.dtype == "float8", row.step.device.architecture == "Ampere"]
+         np.log(row.step.microbatches), row.step.dtype in NARROW, row.step.device.architecture == "Ampere"]
         for row in rows
     ], float)  # fmt: skip
 
@@ -127,7 +133,7 @@ def _features(rows: Sequence[ScaleRow]) -> Array:
 def _groups(rows: Sequence[ScaleRow]) -> dict[str, Mask]:
     """Return the rows of each group that has a target."""
     gpus = np.array([row.step.gpus for row in rows])
-    float8 = np.array([row.step.dtype == "float8" for row in rows])
+    float8 = np.array([row.step.dtype in NARROW for row in rows])
     one = gpus <= PER_NODE
     return {"one node, bf16": one & ~float8, "16 to 1,024 GPUs, bf16": ~one & ~float8, "float8": float8}
 

@@ -70,6 +70,27 @@ class StepModelCard(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
 
 
+class ProductTimesCard(msgspec.Struct, frozen=True, kw_only=True):
+    """Training data and errors of the curves of matrix products.
+
+    Attributes:
+        curves: compute capability and dtype to the law's parameters.
+        errors: split to errors in percent (``median``, ``p90``, and ``roofline``, the median of the peak with one
+            constant) and the number of products ``n``.
+    """
+
+    schema: str
+    made_on: str
+    sources: tuple[str, ...]
+    licence: str
+    rows: int
+    devices: tuple[str, ...]
+    curves: dict[str, dict[str, float]]
+    errors: dict[str, dict[str, float]]
+    limits: tuple[str, ...]
+    versions: dict[str, str]
+
+
 @cache
 def shipped_network_card() -> NetworkCard:
     """Return the card of the network that comes with Leadline."""

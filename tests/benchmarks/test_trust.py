@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.command import BENCHMARKS
 from benchmarks.trust.run import run
-from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.errors import UnknownName
 
 TRUST = Path(__file__).parents[2] / "benchmarks" / "trust"
 
@@ -22,11 +22,6 @@ def test_all_code_that_the_parts_and_the_readers_use_is_measured():
 def test_an_unknown_part_is_refused_with_the_names_of_all():
     with pytest.raises(UnknownName, match=r"anwsers.*answers"):
         run(only="anwsers")
-
-
-def test_published_runs_need_their_folder():
-    with pytest.raises(InvalidInput, match="--data"):
-        run(only="published")
 
 
 def test_a_part_alone_measures_only_its_rows():

@@ -61,17 +61,17 @@ def test_a_step_like_the_measured_ones_has_an_interval_of_two_thirds_to_three_ha
 
 @pytest.mark.parametrize(
     "change",
-    [{"work": work(512)}, {"gpus": 16384}, {"device": TomlCatalog().device("B200 SXM")}, {"work": work(experts=8)},
+    [{"work": work(512)}, {"gpus": 16384}, {"device": replace(A100, architecture="Rubin")}, {"work": work(experts=8)},
      {"device": TomlCatalog().device("MI300X")}, {"device": TomlCatalog().device("A100 PCIe 80GB")},
      {"device": TomlCatalog().device("RTX 3090")}],
-    ids=["narrow", "many GPUs", "Blackwell", "experts", "another vendor", "a PCIe board", "a desktop GPU"],
+    ids=["narrow", "many GPUs", "a new generation", "experts", "another vendor", "a PCIe board", "a desktop GPU"],
 )  # fmt: skip
 def test_what_was_not_measured_has_a_wider_interval(model, change):
     assert width(model, replace(STEP, **change)) > 1.1 * width(model, STEP)
 
 
 def test_a_step_that_waits_for_its_host_is_as_uncertain_as_hosts_are(model):
-    waits = replace(STEP, work=replace(work(), kernels=60_000.0))
+    waits = replace(STEP, work=replace(work(), kernels=100_000.0))
     assert width(model, waits) > 1.2 * width(model, STEP)
 
 
@@ -90,7 +90,7 @@ def test_the_parts_of_a_step_add_up(model):
 
 def test_the_card_has_the_error_on_each_source_left_out():
     errors = shipped_step_model_errors()
-    assert all(0 < figures["median"] < 15 for figures in errors.errors.values())
+    assert all(0 < figures["median"] < 20 for figures in errors.errors.values())
     assert errors.rows == sum(int(figures["n"]) for figures in errors.errors.values())
 
 

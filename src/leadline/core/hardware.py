@@ -95,8 +95,8 @@ class Device(Frozen):
     memory_bytes: int | None = None
     memory_bytes_per_s: float | None = None
     peak_flops_per_s: dict[str, float] = field(default_factory=dict)
-    """Dense peak by dtype (``float64``, ``float32``, ``tf32``, ``float16``, ``bfloat16``, ``float8``, ``int8``); an
-    unknown peak is absent, never zero."""
+    """Dense peak by dtype (``float64``, ``float32``, ``tf32``, ``float16``, ``bfloat16``, ``float8``, ``float4``,
+    ``int8``); an unknown peak is absent, never zero."""
     architecture: str | None = None
     compute_capability: str | None = None
     form_factor: str | None = None

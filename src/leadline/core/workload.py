@@ -22,19 +22,26 @@ class Precision(StrEnum):
     BF16 = "bf16"
     AMP_FP16 = "amp-fp16"
     AMP_BF16 = "amp-bf16"
-    FP8 = "fp8"  # bf16 with the layers' products in float8, scaled by tensor
+    # bf16 with the layers' products in fewer bits:
+    FP8 = "fp8"  # float8, scaled by tensor or in large blocks
+    MXFP8 = "mxfp8"  # float8, a scale for each 32 numbers
+    NVFP4 = "nvfp4"  # float4, a scale for each 16 numbers
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if products of layers are in 8 bits or fewer."""
+        return self in (Precision.FP8, Precision.MXFP8, Precision.NVFP4)
 
     @property
     def compute(self) -> str:
         """Dtype of ops: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
-        return {"fp32": "float32", "tf32": "tf32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16"}[
-            self.value.removeprefix("amp-")
-        ]
+        words = {"fp32": "float32", "tf32": "tf32", "fp16": "float16"}
+        return words.get(self.value.removeprefix("amp-"), "bfloat16")
 
     @property
     def weights(self) -> str:
         """Dtype of stored parameters."""
-        return self.compute if self in (Precision.FP16, Precision.BF16, Precision.FP8) else "float32"
+        return self.compute if self in (Precision.FP16, Precision.BF16) or self.is_narrow else "float32"
 
     @property
     def autocast(self) -> bool:
@@ -159,7 +166,9 @@ class Parallelism(Frozen):
     """Partitioning of one model over the GPUs of a job; the remaining factor is data parallelism.
 
     Neighbours are the tensor-parallel GPUs, then the context-parallel ones, then the replicas, then the pipeline
-    stages (Megatron Core's order). Experts are spread over replicas. ``None`` means that the user made no choice.
+    stages (Megatron Core's order). Experts are spread over neighbours of a stage, and none is cut (its
+    ``--expert-tensor-parallel-size 1``); without expert parallelism, tensor parallelism cuts them. ``None`` means that
+    the user made no choice.
     """
 
     tensor: int = 1  # GPUs that share each layer (Megatron's tensor parallelism)
@@ -180,6 +189,11 @@ class Parallelism(Frozen):
         return self.tensor * self.pipeline * self.context
 
     @property
+    def expert_parts(self) -> int:
+        """Number of GPUs of a stage that hold one set of experts."""
+        return self.expert if self.expert > 1 else self.tensor
+
+    @property
     def divides_layers(self) -> bool:
         """True if a replica of the model is spread over several GPUs."""
         return self.parts > 1 or self.expert > 1
@@ -195,10 +209,10 @@ class Parallelism(Frozen):
                 f"{self.parts}"
             )
         copies = gpus // self.parts
-        if copies * self.context % self.expert:
+        if (stage_gpus := gpus // self.pipeline) % self.expert:
             raise InvalidInput(
-                f"experts cannot be spread over {self.expert} of {copies * self.context} replicas: choose a divisor of "
-                "the number of GPUs ÷ (tensor × pipeline)"
+                f"experts cannot be spread over {self.expert} of {stage_gpus} GPUs: choose a divisor of the number of "
+                "GPUs ÷ pipeline stages"
             )
         return copies
 

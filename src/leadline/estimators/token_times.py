@@ -9,7 +9,7 @@ from leadline.core.hardware import Device
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_duration
 from leadline.core.workload import Workload
-from leadline.estimators.parallelism.division import cache_share_bytes
+from leadline.estimators.parallelism.divided_memory import cache_share_bytes
 
 
 class GraphTime(Frozen):

@@ -19,13 +19,12 @@ from leadline.core.workload import Phase, Workload
 from leadline.estimators import gpu_memory_interval, walltime
 from leadline.estimators.memory.device import PeakMemory, describe_jax_memory, job_peak, usable_bytes
 from leadline.estimators.memory.workspaces import Workspaces
-from leadline.estimators.parallelism.division import (
-    DividedStep,
+from leadline.estimators.parallelism.divided_memory import (
     describe_exchange_buffers,
     divide_memory,
-    divide_step,
     widen_divided_memory,
 )
+from leadline.estimators.parallelism.division import DividedStep, divide_step
 from leadline.estimators.parallelism.fabric import SCALE_SPREAD, Fabric, job_fabric
 from leadline.estimators.parallelism.tensor import tensor_share
 from leadline.estimators.recent_cache import RecentCache, RecentResults

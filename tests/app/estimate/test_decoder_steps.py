@@ -2,15 +2,19 @@
 
 import json
 import re
+from functools import partial
 
 import pytest
 
 from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import estimate
+from leadline.app.estimate.fit import fit
+from leadline.app.estimate.recommend import recommend
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Tier
+from leadline.core.recommendation import Constraints
 
 LLAMA = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 5504, "num_attention_heads": 16,
          "num_hidden_layers": 16, "vocab_size": 32000, "max_position_embeddings": 4096}  # fmt: skip
@@ -59,15 +63,28 @@ def test_steps_outside_the_whole_step_model_use_kernels(told, change):
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [({"config": MIXTRAL}, "no training step with experts"), ({"device": "MI300X"}, "no training step on CDNA3"),
+    [({"device": "MI300X"}, "no training step on CDNA3"),
      ({"config": {**LLAMA, "hidden_size": 128, "intermediate_size": 256}}, "channels (128) below"),
      ({"gpus": 8192}, "GPUs (8192) above")],
-    ids=["experts", "another vendor", "narrow", "many GPUs"],
+    ids=["another vendor", "narrow", "many GPUs"],
 )  # fmt: skip
 def test_what_was_not_measured_widens_the_interval_and_says_so(told, change, reason):
     usual, found = told(), told(**change)
     assert any(f"extrapolating: {reason}" in sentence for sentence in found.basis.reasons)
     assert found.step_s.high / found.step_s.low > 1.1 * usual.step_s.high / usual.step_s.low
+
+
+def test_experts_widen_the_interval_and_the_reason_is_given(told):
+    usual, found = told(), told(config=MIXTRAL)
+    assert any(sentence.startswith("experts: ") for sentence in found.basis.reasons)
+    assert found.step_s.high / found.step_s.low > 1.2 * usual.step_s.high / usual.step_s.low
+
+
+@pytest.mark.parametrize("precision", ["mxfp8", "nvfp4"])
+def test_scales_of_blocks_need_a_gpu_that_has_them(told, precision):
+    half, narrow = (told(device="B200 SXM", precision=each, fusion="library") for each in ("bf16", precision))
+    assert narrow.step_s.point < half.step_s.point
+    assert "no float4 peak" in told(device="H100 SXM5 80GB", precision="nvfp4").unknown["step_s"]
 
 
 def test_the_layout_of_a_step_is_what_the_options_say(told):
@@ -97,6 +114,28 @@ def test_an_automatic_layout_fits_and_is_the_fastest(told, tmp_path):
     assert found.step_s.point < slower.step_s.point
 
 
+def test_places_without_a_layout_are_left_out_with_the_reason(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    workload = read_workload([str(path)], WorkloadOptions(layout="auto", global_batch=64, seq=2048, gpus=8))
+    answer = estimate(workload, toolbox(), on=["A100 SXM4 80GB", "T4"])
+    assert [each.target.device for each in answer.estimates] == ["A100 SXM4 80GB"]
+    assert any("T4" in sentence and "bfloat16" in sentence for sentence in answer.left_out)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [partial(fit, on=["A100 SXM4 80GB"], risk=0.05), partial(recommend, constraints=Constraints(), on=["Ascend"])],
+    ids=["fit", "recommend"],
+)
+def test_an_automatic_layout_is_for_estimates(tmp_path, verb):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    workload = read_workload([str(path)], WorkloadOptions(layout="auto", global_batch=64, seq=2048, gpus=8))
+    with pytest.raises(InvalidInput, match="works with leadline estimate only"):
+        verb(workload, toolbox())
+
+
 def test_a_model_that_no_layout_fits_is_refused_with_its_least_memory(told):
     wide = {**LLAMA, "hidden_size": 16384, "num_hidden_layers": 64, "num_attention_heads": 128}
     with pytest.raises(InvalidInput, match="fits into 2 × A100 SXM4 80GB: the least memory"):
@@ -110,7 +149,12 @@ def test_a_model_that_no_layout_fits_is_refused_with_its_least_memory(told):
      ({"expert_parallel": 3}, "cannot be spread"), ({"recompute": "none", "checkpointing": True}, "leave one out"),
      ({"expert_parallel": 2}, "shows none"),
      ({"expert_parallel": 2, "precision": "fp32", "config": MIXTRAL}, "16 or 8 bits"),
-     ({"phase": "inference", "sharding": None, "context_parallel": 2}, "is for training")],
+     ({"phase": "inference", "sharding": None, "context_parallel": 2}, "is for training"),
+     ({"phase": "inference", "sharding": None, "precision": "fp8"}, "fp8 is for training"),
+     ({"precision": "fp8", "lora": 8}, "trains adapters"),
+     ({"precision": "fp8", "device": "EPYC 7763", "gpus": None, "sharding": None}, "covers GPUs only"),
+     ({"precision": "fp8"}, "no float8 peak"),
+     ({"recompute": "selective", "precision": "fp32"}, "not fp32")],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )  # fmt: skip
 def test_options_that_contradict_or_do_nothing_are_refused(told, options, message):

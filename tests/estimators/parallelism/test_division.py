@@ -13,7 +13,8 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Parallelism, Phase, Precision, Recompute, Sharding, Workload
 from leadline.estimators.memory.device import peak_memory
 from leadline.estimators.memory.host import host_memory
-from leadline.estimators.parallelism.division import divide_memory, divide_step, exchange_buffers
+from leadline.estimators.parallelism.divided_memory import divide_memory, exchange_buffers
+from leadline.estimators.parallelism.division import divide_step
 from leadline.estimators.parallelism.fabric import Fabric, job_fabric, make_ring
 from leadline.estimators.white_box import WhiteBox
 from leadline.graphs.hf_config.expand import expand

@@ -25,7 +25,9 @@ from leadline.estimators.parallelism.decoder_work import Cut, read_work
 from leadline.estimators.parallelism.step_parts import NAMES, STARTS, step_parts, step_seconds
 from leadline.estimators.parallelism.training_step import AttentionKernel, StepTable, TrainingStep
 from leadline.graphs.hf_config.expand import expand
+from leadline.training.decoder_steps import shipped_step_model
 
+CURVES = shipped_step_model().curves
 H100 = TomlCatalog().device("H100 SXM5 80GB")
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
          "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256}  # fmt: skip
@@ -58,11 +60,11 @@ def made(work, gpus=64, plan=None, **changes):
 
 
 def seconds(step):
-    return float(step_seconds(STARTS, StepTable([step]))[0])
+    return float(step_seconds(STARTS, StepTable([step], CURVES))[0])
 
 
 def parts(step):
-    return {name: float(values[0]) for name, values in step_parts(STARTS, StepTable([step])).items()}
+    return {name: float(values[0]) for name, values in step_parts(STARTS, StepTable([step], CURVES)).items()}
 
 
 def test_the_work_of_llama_has_its_published_weights_and_flops(work):
@@ -118,6 +120,7 @@ def test_parts_add_up_to_the_step(work):
         ({"recompute": Recompute.SELECTIVE}, {"recompute": Recompute.FULL}),
         ({"attention": AttentionKernel.FLASH3}, {"attention": AttentionKernel.FLASH2}),
         ({"dtype": "float8"}, {"dtype": "bfloat16"}),
+        ({"dtype": "float8"}, {"dtype": "mxfloat8"}),
         ({"gpu_network_bytes_per_s": 50e9}, {"gpu_network_bytes_per_s": 5e9}),
         ({"plan": Parallelism(fusion=Fusion.COMPILER)}, {"plan": Parallelism(fusion=Fusion.NONE)}),
         ({"plan": Parallelism(4, overlap=Overlap.ALL)}, {"plan": Parallelism(4, overlap=Overlap.DATA)}),
@@ -160,23 +163,42 @@ def test_experts_travel_and_are_shared(experts):
     assert parts(slow)["experts"] > parts(replace(slow, gpu_network_bytes_per_s=50e9))["experts"]
 
 
+def test_experts_are_spread_over_tensor_parallel_gpus_too(experts):
+    """Nobody cuts an expert, so the GPUs of one stage hold the same weights and products in both layouts."""
+    wide, narrow = (parts(made(experts, 8, Parallelism(tensor, expert=8, fusion=Fusion.LIBRARY))) for tensor in (1, 8))
+    assert narrow["optimizer"] < wide["optimizer"]
+    assert narrow["layers"] < wide["layers"]
+    assert narrow["experts"] == pytest.approx(wide["experts"] / 8, rel=0.25)
+
+
+def test_many_small_experts_wait_for_their_kernels(experts):
+    many = replace(experts, products=tuple(
+        replace(each, experts=16 * each.experts, m=max(1, each.m // 16)) for each in experts.products
+    ))  # fmt: skip
+    small = replace(many, tokens=many.tokens // 64, products=tuple(
+        replace(each, m=max(1, each.m // 64)) for each in many.products
+    ))  # fmt: skip
+    spread = [parts(made(small, 8, Parallelism(expert=each, fusion=Fusion.LIBRARY)))["layers"] for each in (1, 8)]
+    assert spread[0] > 2 * spread[1]
+
+
 def test_many_layouts_are_the_layouts_one_by_one(work, experts):
     steps = [
         made(work, 64, Parallelism(8, 2, virtual=2), microbatches=8),
         made(experts, 64, Parallelism(expert=8, sharding=Sharding.FULL)),
         TrainingStep(work, copy(H100, architecture="Ampere"), 8),
     ]
-    assert step_seconds(STARTS, StepTable(steps)) == pytest.approx([seconds(step) for step in steps])
+    assert step_seconds(STARTS, StepTable(steps, CURVES)) == pytest.approx([seconds(step) for step in steps])
 
 
 def test_each_coefficient_makes_some_step_longer(work, experts):
     plans = [Parallelism(8, 2, virtual=2, overlap=Overlap.ALL), Parallelism(8, 2, overlap=Overlap.NONE),
              Parallelism(expert=8), Parallelism(sharding=Sharding.FULL, fusion=Fusion.NONE)]  # fmt: skip
     steps = [made(each, 64, plan, dtype=dtype, attention=attention, microbatches=4)
-             for each in (replace(work, scores=1e9), experts) for plan in plans for dtype in ("bfloat16", "float8")
-             for attention in AttentionKernel]  # fmt: skip
+             for each in (replace(work, scores=1e9), experts) for plan in plans
+             for dtype in ("bfloat16", "float8", "mxfloat8") for attention in AttentionKernel]  # fmt: skip
     steps += [copy(step, device=copy(H100, architecture="Ampere")) for step in steps[:1]]
-    table = StepTable(steps)
+    table = StepTable(steps, CURVES)
     before = step_seconds(STARTS, table)
     for place, name in enumerate(NAMES):
         longer = step_seconds(STARTS + 0.1 * (np.arange(len(NAMES)) == place), table)

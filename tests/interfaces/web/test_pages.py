@@ -206,7 +206,7 @@ def test_a_table_of_tasks_follows_them_to_their_end(site, page):
     with httpx.Client(base_url=site, timeout=60) as client:
         task = client.post("api/v1/tasks/recommend", json={"workload": "config.json", "steps": 1000}).json()["id"]
     page.goto(f"{site}jobs")
-    page.locator(f"#tasks a[aria-label*='{task}']").wait_for(timeout=30_000)  # without a reload
+    page.locator(f"#tasks a[aria-label*='{task}']").wait_for(timeout=120_000)  # without a reload
 
 
 def test_the_links_of_jobs_lead_to_them_also_after_a_refresh(site, page):

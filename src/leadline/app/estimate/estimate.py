@@ -63,9 +63,18 @@ class EstimateAnswer(Frozen):
 
 
 class Tracer:
-    """Traces a workload at most once per kernel policy, or compiles it once per device."""
+    """Traces a workload at most once per kernel policy, or compiles it once per device.
+
+    Raises:
+        InvalidInput: the workload has no layout yet.
+    """
 
     def __init__(self, tools: Toolbox, workload: Workload) -> None:
+        if workload.automatic_layout:
+            raise InvalidInput(
+                "--layout auto works with leadline estimate only: run that first, then give the layout it chooses "
+                "with its own options"
+            )
         self.tools, self.workload = tools, workload
         self._jobs: dict[str, TracedJob] = {}
 
@@ -134,9 +143,15 @@ def _estimate_layouts(workload: Workload, tools: Toolbox, places: ResolvedTarget
     """Estimate ``workload`` on each target with the fastest layout that fits there."""
     from leadline.app.estimate.layouts import choose_layout  # noqa: PLC0415 - numpy loads on use
 
-    estimates, tracers = [], []
+    estimates, tracers, left_out = [], list[Tracer](), list(places.left_out)
     for place in places.targets:
-        choice = choose_layout(workload, tools.sources[workload.model.kind], place, DEFAULT_RISK)
+        try:
+            choice = choose_layout(workload, tools.sources[workload.model.kind], place, DEFAULT_RISK)
+        except InvalidInput as error:
+            left_out.append(f"{place.name}: {error}")
+            if len(left_out) == len(places.left_out) + len(places.targets):
+                raise
+            continue
         tracers.append(Tracer(tools, choice.workload))
         estimate = estimate_targets([place], tracers[-1])[0]
         reasons = (choice.reason, *estimate.basis.reasons)
@@ -146,7 +161,7 @@ def _estimate_layouts(workload: Workload, tools: Toolbox, places: ResolvedTarget
         workload=first.workload,
         graph=_facts(first.workload, first.first_job),
         estimates=tuple(estimates),
-        left_out=places.left_out,
+        left_out=tuple(left_out),
         notes=first.first_job.notes,
         assumed=_assumed(first.workload, first.first_job),
     )

@@ -19,7 +19,7 @@ from leadline.estimators.memory import device as device_memory
 from leadline.estimators.memory.host import describe_pinning_assumption, host_parts
 from leadline.estimators.memory.offload import list_offloads
 from leadline.estimators.memory.workspaces import add_workspaces
-from leadline.estimators.parallelism import division
+from leadline.estimators.parallelism import divided_memory
 from leadline.graphs.hf_config.generation import CACHE_BLOCK
 from leadline.recommendation.memory_fit import (
     WorkloadVariant,
@@ -47,7 +47,7 @@ def estimate_serving(
     cached = estimate.basis.memory_breakdown_bytes.get(StorageCategory.KV_CACHE.value, 0.0)
     room = max(UTILIZATION * check.there_bytes - (check.needed_bytes - cached), 0.0)
     batch = workload.batch or job.loop.batch or 1
-    each = division.cache_share_bytes(job.generation.cache_bytes, workload, job.step) / batch
+    each = divided_memory.cache_share_bytes(job.generation.cache_bytes, workload, job.step) / batch
     tokens = job.generation.prompt + job.generation.generated
     return ServingCapacity(UTILIZATION, CACHE_BLOCK, room, tokens, int(room // each))
 
@@ -123,7 +123,7 @@ def _with_parts(question: _Question, answer: FitReport) -> FitReport:
     job = question.tracers[workload].job_for(device)
     notes = [
         *job.notes,
-        division.describe_exchange_buffers(workload),
+        divided_memory.describe_exchange_buffers(workload),
         device_memory.describe_jax_memory(workload, device),
         answer.estimate.unknown.get("step_s", ""),
     ]

@@ -17,11 +17,10 @@ from leadline.core.workload import Fusion, ModelKind, Parallelism, Phase, Recomp
 from leadline.estimators.gpu_memory_interval import predict_gpu_memory
 from leadline.estimators.memory.device import PeakMemory, job_peak, usable_bytes
 from leadline.estimators.memory.workspaces import Workspaces
-from leadline.estimators.parallelism.division import divide_memory, widen_divided_memory
+from leadline.estimators.parallelism.divided_memory import divide_memory, widen_divided_memory
 from leadline.estimators.parallelism.fabric import Fabric, job_fabric
 from leadline.estimators.parallelism.layouts import LARGEST_BATCH, Layout, candidate_layouts, describe_layout
-from leadline.estimators.parallelism.step_parts import step_seconds
-from leadline.estimators.parallelism.training_step import StepTable, TrainingStep
+from leadline.estimators.parallelism.training_step import TrainingStep
 from leadline.estimators.ports import Array
 from leadline.estimators.recent_cache import RecentResults
 from leadline.estimators.step_time.selection import find_domain
@@ -144,7 +143,7 @@ class _Search:
             ).with_plan(layout.plan)
             for layout in layouts
         ]  # fmt: skip
-        return step_seconds(shipped_step_model().theta, StepTable(steps))
+        return shipped_step_model().seconds(steps)
 
     def _needed_bytes(self, layout: Layout) -> float:
         """Return the bytes of GPU memory that a layout needs at the default risk."""

@@ -6,7 +6,7 @@ from leadline.core.estimate import EstimatorChoice
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
-from leadline.core.workload import Phase, Workload
+from leadline.core.workload import Phase, Recompute, Workload
 from leadline.estimators.parallelism.fabric import Fabric
 from leadline.estimators.step_time.calibrated_kernels import CalibratedKernels
 from leadline.estimators.step_time.roofline import RooflineKernels
@@ -64,25 +64,33 @@ DECODER_MODEL = "training-step model"
 def predict_decoder_step(workload: Workload, job: TracedJob, device: Device, fabric: Fabric) -> WholeStep | None:
     """Return the prediction of a transformer's training step as a whole.
 
-    ``None`` if the model does not apply, or the device is adapted to steps of this kind.
+    ``None`` if kernels must be estimated one by one: the model does not apply, or the device is adapted to steps of
+    this kind.
+
+    Raises:
+        InvalidInput: the model does not apply, and no kernel has the precision or recomputation.
     """
-    if device.kind is not DeviceKind.GPU or workload.phase is not Phase.TRAINING:
+    narrow = workload.precision is not None and workload.precision.is_narrow
+    needed = narrow or workload.recompute is Recompute.SELECTIVE
+    if not needed and (device.kind is not DeviceKind.GPU or workload.phase is not Phase.TRAINING):
         return None
     from leadline.app.estimate.kernel_models import load_adapted_steps  # noqa: PLC0415 - numpy loads on use
     from leadline.estimators.step_time.selection import Domain, StepGroup, find_step_group  # noqa: PLC0415 - see above
     from leadline.training import decoder_steps  # noqa: PLC0415 - see above
 
     group = StepGroup(Domain.LANGUAGE, "half", "training")
-    if find_step_group(job.step, device) != group:
-        return None
-    adapted = load_adapted_steps(device)
-    if adapted is not None and any(record.group == group for record in adapted.card.records):
-        return None
+    if not needed:
+        if find_step_group(job.step, device) != group:
+            return None
+        adapted = load_adapted_steps(device)
+        if adapted is not None and any(record.group == group for record in adapted.card.records):
+            return None
     model = decoder_steps.shipped_step_model()
     try:
         prediction = decoder_steps.predict_decoder_step(model, job, workload, device, fabric)
     except InvalidInput:
-        # Another precision or adapters: the kernels are estimated one by one.
+        if needed:
+            raise
         return None
     card = decoder_steps.shipped_step_model_errors()
     medians = [figures["median"] for figures in card.errors.values()]

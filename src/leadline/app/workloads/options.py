@@ -4,8 +4,9 @@ Several options together give one part of a workload: its quantization, and its 
 """
 
 import re
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -24,6 +25,9 @@ from leadline.files.read import read_input, read_input_text
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+T = TypeVar("T", bound=StrEnum)
 
 
 class OptionSpec(Frozen):
@@ -98,6 +102,21 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 OPTION_TABLES = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=OptionTables)
+
+
+def parse_choice(kind: type[T], text: str | None, option: str) -> T | None:
+    """Return the member of an enumeration that a word names; ``None`` without a word.
+
+    Raises:
+        UnknownName: no member has this name.
+    """
+    if text is None:
+        return None
+    try:
+        return kind(text.lower())
+    except ValueError as error:
+        names = [member.value for member in kind]
+        raise UnknownName(option, text, names, fix=f"--{option} takes {', '.join(names)}") from error
 
 
 def build_quantization(options: WorkloadOptions, precision: Precision | None) -> Quantization | None:

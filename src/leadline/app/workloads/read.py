@@ -4,19 +4,19 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from leadline.app.workloads.adapters import build_adapters
+from leadline.app.workloads.layout_options import check_layout, check_narrow_products, read_parallelism, read_recompute
 from leadline.app.workloads.model_function import find_framework
 from leadline.app.workloads.options import (
     OPTION_TABLES,
     WorkloadOptions,
     build_quantization,
     check_optimizer,
+    parse_choice,
     parse_network_rate,
     read_batch_lengths,
 )
@@ -25,25 +25,17 @@ from leadline.core.errors import InvalidInput, LeadlineError, UnknownName, excer
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.units import parse_bytes
 from leadline.core.workload import (
-    ContextMethod,
     Dataset,
-    Fusion,
     InputShape,
     ModelKind,
     ModelSource,
     Optimizer,
-    Overlap,
-    Parallelism,
     Phase,
     Precision,
-    Recompute,
-    Sharding,
     Workload,
 )
 from leadline.files.read import read_input_text
 from leadline.graphs.torch.command import read_command
-
-T = TypeVar("T", bound=StrEnum)
 
 PRECISION_ALIASES = {
     "float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "amp": "amp-fp16", "mixed": "amp-bf16",
@@ -210,12 +202,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     shapes = [options.input] if isinstance(options.input, str) else options.input or ()
     inputs = tuple(parse_input(text) for text in shapes)
     batch = options.batch or (inputs[0].shape[0] if inputs else None)
-    phase = _choice(Phase, options.phase, "phase") or Phase.TRAINING
-    if phase is Phase.INFERENCE and options.sharding is not None:
-        raise InvalidInput("--sharding is for training: leave it out of inference")
-    for name in ("context_parallel", "expert_parallel", "recompute", "virtual_stages"):
-        if phase is Phase.INFERENCE and getattr(options, name) is not None:
-            raise InvalidInput(f"--{name.replace('_', '-')} is for training: leave it out of inference")
+    phase = parse_choice(Phase, options.phase, "phase") or Phase.TRAINING
     if phase is Phase.TRAINING and options.generate is not None:
         raise InvalidInput("--generate is for inference: add --phase inference")
     if options.paged and options.generate is None:
@@ -223,10 +210,11 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     launched, _, launched_on_gpus = count_launched_processes(source.argv)
     gpus = options.gpus or launched
     parallelism = read_parallelism(options)
-    _check_layout(options, phase)
+    check_layout(options, phase)
     parallelism.copies(gpus)
-    precision = _choice(Precision, PRECISION_ALIASES.get(options.precision or "", options.precision), "precision")
-    optimizer = _choice(Optimizer, options.optimizer, "optimizer")
+    precision = parse_choice(Precision, PRECISION_ALIASES.get(options.precision or "", options.precision), "precision")
+    check_narrow_products(precision, source.kind, phase, options)
+    optimizer = parse_choice(Optimizer, options.optimizer, "optimizer")
     check_optimizer(optimizer, source.kind)
     padding = read_batch_lengths(options, source.kind)
     return Workload(
@@ -240,7 +228,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         precision=precision,
         optimizer=optimizer,
         accumulation=options.accumulate or 1,
-        recompute=_recompute(options),
+        recompute=read_recompute(options),
         automatic_layout=options.layout == "auto",
         global_batch=options.global_batch,
         dataset=Dataset(
@@ -264,60 +252,6 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         compiled=bool(options.compile),
         defaulted=tuple(name for name in _REPORTED if getattr(options, name) is None),
     )
-
-
-def read_parallelism(options: WorkloadOptions) -> Parallelism:
-    """Return how the options divide the model over GPUs.
-
-    Raises:
-        InvalidInput: two options contradict each other.
-        UnknownName: unknown word of an option.
-    """
-    needs = (
-        ("virtual_stages", "pipeline_parallel"), ("no_sequence_parallel", "tensor_parallel"),
-        ("context_method", "context_parallel"), ("shard_group", "sharding"),
-    )  # fmt: skip
-    for name, other in needs:
-        if getattr(options, name) is not None and getattr(options, other) in (None, 1, "none"):
-            option, needed = (f"--{word.replace('_', '-')}" for word in (name, other))
-            raise InvalidInput(f"{option} has no effect without {needed}: add it or leave {option} out")
-    return Parallelism(
-        tensor=options.tensor_parallel or 1,
-        pipeline=options.pipeline_parallel or 1,
-        sharding=_choice(Sharding, options.sharding, "sharding") or Sharding.NONE,
-        sequence=not options.no_sequence_parallel,
-        virtual=options.virtual_stages or 1,
-        context=options.context_parallel or 1,
-        context_method=_choice(ContextMethod, options.context_method, "context method") or ContextMethod.RING,
-        expert=options.expert_parallel or 1,
-        shard_group=options.shard_group or 0,
-        fusion=_choice(Fusion, options.fusion, "fusion"),
-        overlap=_choice(Overlap, options.overlap, "overlap"),
-    )
-
-
-def _check_layout(options: WorkloadOptions, phase: Phase) -> None:
-    """Refuse an automatic layout beside options that it chooses, and a global batch without it."""
-    if options.layout not in (None, "auto"):
-        raise UnknownName("layout", options.layout, ["auto"])
-    if options.layout is None and options.global_batch is not None:
-        raise InvalidInput("--global-batch is for --layout auto: add it, or give --batch and --accumulate")
-    chosen = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "context_parallel", "expert_parallel",
-              "sharding", "recompute", "checkpointing")  # fmt: skip
-    for name in chosen if options.layout else ():
-        if getattr(options, name) is not None:
-            raise InvalidInput(f"--layout auto chooses --{name.replace('_', '-')}: leave one of them out")
-    if options.layout and phase is not Phase.TRAINING:
-        raise InvalidInput("--layout auto is for training: leave it out of inference")
-
-
-def _recompute(options: WorkloadOptions) -> Recompute:
-    recompute = _choice(Recompute, options.recompute, "recompute")
-    if options.checkpointing and recompute not in (None, Recompute.FULL):
-        raise InvalidInput(
-            f"--checkpointing computes all activations again, but --recompute is {recompute.value}: leave one out"
-        )
-    return recompute or (Recompute.FULL if options.checkpointing else Recompute.NONE)
 
 
 def _check_ranges(options: WorkloadOptions) -> None:
@@ -382,16 +316,6 @@ def parse_input(text: str) -> InputShape:
     if dtype not in BYTES_PER_ELEMENT:
         raise UnknownName("dtype", dtype, BYTES_PER_ELEMENT)
     return InputShape(shape, dtype)
-
-
-def _choice(kind: type[T], text: str | None, option: str) -> T | None:
-    if text is None:
-        return None
-    try:
-        return kind(text.lower())
-    except ValueError as error:
-        names = [member.value for member in kind]
-        raise UnknownName(option, text, names, fix=f"--{option} takes {', '.join(names)}") from error
 
 
 def _size(value: int | str | None) -> int | None:

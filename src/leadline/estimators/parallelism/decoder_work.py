@@ -124,7 +124,7 @@ def read_work(graph: OpGraph, microbatches: int) -> DecoderWork:
     fused = [op for op in forward if op.kind is OpKind.ATTENTION]
     written = [op for op in forward if op.name == BATCHED]
     scores = [op for op in written if op.dims["n"] >= op.dims["k"]]
-    traffic, kernels = _traffic(graph, width, tokens * head.dims["n"] if head else math.inf)
+    traffic, kernels = _traffic(graph, width, head.dims["n"] if head else 0)
     trained = (graph.trained_bytes or graph.parameter_bytes) / max(graph.parameter_bytes, 1)
     lengths = [op.dims["q"] for op in fused] + [op.dims["m"] for op in scores]
     return DecoderWork(
@@ -158,7 +158,7 @@ def _product(op: Op, width: int, is_head: bool, microbatches: int) -> Product:
     return Product(cut, m, n, k, op.count / microbatches, experts if experts > 1 else 0)
 
 
-def _traffic(graph: OpGraph, width: int, scores: float) -> tuple[dict[str, float], float]:
+def _traffic(graph: OpGraph, width: int, vocabulary: int) -> tuple[dict[str, float], float]:
     """Return the bytes of ops that move data, by the tensors they work on, and the number of kernels."""
     traffic = {"stream": 0.0, "inner": 0.0, "head": 0.0}
     kernels = 0.0
@@ -171,6 +171,6 @@ def _traffic(graph: OpGraph, width: int, scores: float) -> tuple[dict[str, float
         shapes = [spec.shape for spec in (*op.outputs, *op.inputs) if spec.shape]
         largest = max(shapes, key=math.prod, default=(0,))
         on_stream = largest[-1] == width and len(largest) <= 3
-        side = "head" if math.prod(largest) >= scores else "stream" if on_stream else "inner"
+        side = "head" if vocabulary in largest else "stream" if on_stream else "inner"
         traffic[side] += (op.bytes_read + op.bytes_written) * op.count
     return traffic, kernels

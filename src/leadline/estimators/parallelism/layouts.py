@@ -32,7 +32,7 @@ def candidate_layouts(
     """Yield all sensible layouts of ``gpus`` GPUs; ``base`` gives the fusion, overlap and context method.
 
     Tensor parallelism stays inside an island and divides the width; pipeline stages have the same number of layers;
-    experts are spread over replicas. ``work`` is that of any microbatch.
+    experts are spread over the GPUs of a stage. ``work`` is that of any microbatch.
     """
     layers = round(work.attention_blocks)
     experts = max((item.experts for item in work.products), default=0)
@@ -45,7 +45,9 @@ def candidate_layouts(
         replicas = gpus // parts
         if global_batch % replicas:
             continue
-        shares = [size for size in _powers(experts) if experts % size == 0 and (replicas * context) % size == 0]
+        shares = [
+            size for size in _powers(experts) if experts % size == 0 and (replicas * context * tensor) % size == 0
+        ]
         samples = global_batch // replicas
         for batch, expert in product((size for size in _powers(LARGEST_BATCH) if samples % size == 0), shares or [1]):
             microbatches = samples // batch

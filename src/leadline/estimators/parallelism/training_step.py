@@ -11,7 +11,11 @@ from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
 from leadline.core.workload import ContextMethod, Fusion, Overlap, Parallelism, Recompute, Sharding
 from leadline.estimators.parallelism.decoder_work import Cut, DecoderWork
+from leadline.estimators.parallelism.product_times import ProductCurves, dense_peak, product_seconds
 from leadline.estimators.ports import Array
+
+# Dtypes of products in 8 bits or fewer, with the peak that bounds them.
+NARROW = {"float8": "float8", "mxfloat8": "float8", "float4": "float4"}
 
 
 class AttentionKernel(StrEnum):
@@ -58,7 +62,7 @@ class TrainingStep(Frozen):
     @property
     def reduced_bytes(self) -> int:
         """Bytes of a gradient on the network: libraries accumulate and reduce them in float32."""
-        return 4 if self.autocast or self.fusion is Fusion.LIBRARY or self.dtype == "float8" else 2
+        return 4 if self.autocast or self.fusion is Fusion.LIBRARY or self.dtype in NARROW else 2
 
     def with_plan(self, plan: Parallelism) -> "TrainingStep":
         """Return the step in another layout, with its fusion, overlap and attention.
@@ -80,7 +84,7 @@ class TrainingStep(Frozen):
         """Number of replicas of the model; ``InvalidInput`` if the GPUs are not divisible by the layout."""
         plan = self.plan
         parts = plan.tensor * plan.pipeline * plan.context
-        if self.gpus % parts or self.gpus // parts * plan.context % plan.expert:
+        if self.gpus % parts or self.gpus // plan.pipeline % plan.expert:
             return plan.copies(self.gpus)  # raises
         return self.gpus // parts
 
@@ -109,19 +113,20 @@ COMPILED_KERNELS = 0.45  # share of the kernels that torch.compile leaves of a L
 
 
 class StepTable:
-    """The sizes of n steps as columns (n,), and their products as (n, p).
+    """The sizes of n steps as columns (n,), with the seconds of their products by measured kernels.
 
     Raises:
         InvalidInput: a device lacks its bandwidth or a peak, or the GPUs are not divisible by the layout.
     """
 
-    def __init__(self, steps: Sequence[TrainingStep]) -> None:
+    def __init__(self, steps: Sequence[TrainingStep], curves: ProductCurves) -> None:
         def column(value: Callable[[TrainingStep], float]) -> Array:
             return np.array([value(step) for step in steps], np.float64)
 
         self.rows = len(steps)
         self.tensor, self.pipeline = column(lambda s: s.plan.tensor), column(lambda s: s.plan.pipeline)
         self.context, self.expert = column(lambda s: s.plan.context), column(lambda s: s.plan.expert)
+        self.expert_parts = column(lambda s: s.plan.expert_parts)
         self.virtual, self.microbatches = column(lambda s: s.plan.virtual), column(lambda s: s.microbatches)
         self.replicas, self.shards = column(lambda s: s.replicas), column(lambda s: s.shards)
         self.stream_parts = column(lambda s: s.plan.tensor if s.plan.sequence else 1)
@@ -131,20 +136,21 @@ class StepTable:
         self.reduced_bytes = column(lambda s: s.reduced_bytes)
         self.island, self.network = column(lambda s: s.island), column(lambda s: s.gpu_network_bytes_per_s)
         self.link, self.memory = column(lambda s: link_bytes_per_s(s.device)), column(lambda s: _bandwidth(s.device))
-        self.peak = column(lambda s: _peak(s.device, s.half_dtype))
-        self.float8 = column(lambda s: s.dtype == "float8") > 0
-        self.float8_peak = column(lambda s: _peak(s.device, s.dtype))
-        self.ampere = column(lambda s: s.device.architecture == "Ampere") > 0
+        self.narrow = column(lambda s: s.dtype in NARROW) > 0
+        self.scaled_by_block = column(lambda s: s.dtype in ("mxfloat8", "float4")) > 0
         self.full = column(lambda s: s.recompute is Recompute.FULL)
         self.selective = column(lambda s: s.recompute is Recompute.SELECTIVE)
         self.fused = column(lambda s: s.fusion is not Fusion.NONE) > 0
         self.kernels = column(_kernels)
-        self.kernel = [step.attention for step in steps]
-        self.written = column(lambda s: s.attention is AttentionKernel.WRITTEN) > 0
+        self.kernel = {
+            kernel.value: np.array([step.attention is kernel for step in steps]) for kernel in AttentionKernel
+        }
+        self.written = self.kernel[AttentionKernel.WRITTEN]
         self.attention_rate = column(_attention_rate)
         self.overlaps = column(lambda s: s.overlap is not Overlap.NONE) > 0
         self.overlaps_all = column(lambda s: s.overlap is Overlap.ALL) > 0
         self._add_work([step.work for step in steps])
+        self._add_products(steps, curves)
 
     def _add_work(self, works: Sequence[DecoderWork]) -> None:
         def column(value: Callable[[DecoderWork], float]) -> Array:
@@ -158,16 +164,45 @@ class StepTable:
         self.head_bytes, self.parameters = column(lambda w: w.head_bytes), column(lambda w: w.parameters)
         self.expert_weights, self.routed = column(lambda w: w.expert_weights), column(lambda w: w.routed_tokens)
         self.layer_weights, self.expert_layers = column(lambda w: w.layer_weights), column(lambda w: w.expert_layers)
-        shape = len(works), max(len(work.products) for work in works)
-        self.m, self.n, self.k, self.experts = np.ones((4, *shape))
-        self.count = np.zeros(shape)
-        cuts = np.full(shape, "", "<U6")
-        for row, work in enumerate(works):
-            for place, product in enumerate(work.products):
+
+    def _add_products(self, steps: Sequence[TrainingStep], curves: ProductCurves) -> None:
+        """Add the seconds of a microbatch's products, each by its shape after all cuts.
+
+        ``*_s`` is forward and ``*_back_s`` backward, the products for both gradients. ``layer`` are products that all
+        tokens use, ``routed`` those of experts, and ``head`` the vocabulary's scores. ``outputs`` are the elements that
+        products write which are no sums of the residual stream, and ``cast`` the elements of operands.
+        """
+        shape = len(steps), max(len(step.work.products) for step in steps)
+        m, n, k, experts = np.ones((4, *shape))
+        count, cuts = np.zeros(shape), np.full(shape, "", "<U6")
+        for row, step in enumerate(steps):
+            for place, product in enumerate(step.work.products):
                 at = row, place
-                self.m[at], self.n[at], self.k[at], self.count[at] = product.m, product.n, product.k, product.count
-                self.experts[at], cuts[at] = product.experts, product.cut.value
-        self.is_head, self.is_inner = cuts == Cut.HEAD.value, cuts == Cut.INNER.value
+                m[at], n[at], k[at], count[at] = product.m, product.n, product.k, product.count
+                experts[at], cuts[at] = product.experts, product.cut.value
+        head, inner, routed = cuts == Cut.HEAD.value, cuts == Cut.INNER.value, experts > 0
+        self.outputs = (m * n * count * np.maximum(experts, 1)).sum(1, where=~head & ~inner)
+        self.most_experts = experts.max(axis=1)
+        # Expert parallelism cuts no expert, and takes the tokens of all GPUs of a stage.
+        expert, spread = self.expert[:, None], routed & (self.expert[:, None] > 1)
+        m = m / self.context[:, None] * np.where(spread, expert / self.tensor[:, None], 1.0)
+        m, tensor = np.maximum(m, 1.0), np.where(spread, 1.0, self.tensor[:, None])
+        n, k = np.where(inner, n, n / tensor), np.where(inner, k / tensor, k)
+        count = count * np.where(routed, experts / expert, 1.0)
+        self.cast = (m * (n + k) * count).sum(1, where=~head)
+        devices, halves, dtypes = zip(
+            *((step.device, step.half_dtype, NARROW.get(step.dtype, step.dtype)) for step in steps), strict=True
+        )
+        half = curves.rates(devices, halves)
+        full = half if dtypes == halves else curves.rates(devices, dtypes)
+
+        def times(*sides: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            seconds, short = (sum(product_seconds(rates, *side, busy=True) for side in sides) for rates in (half, full))
+            layer = (short * count).sum(1, where=~head & ~routed)
+            return layer, (short * count).sum(1, where=routed), (seconds * count).sum(1, where=head)
+
+        self.layer_s, self.routed_s, self.head_s = times((m, n, k))
+        self.layer_back_s, self.routed_back_s, self.head_back_s = times((m, k, n), (k, n, m))
 
 
 def link_bytes_per_s(device: Device) -> float:
@@ -175,13 +210,6 @@ def link_bytes_per_s(device: Device) -> float:
     if device.link_bytes_per_s:
         return device.link_bytes_per_s / 2
     return device.host_bytes_per_s or 25e9
-
-
-def _peak(device: Device, dtype: str) -> float:
-    peak = device.peak_flops_per_s.get(dtype)
-    if not peak:
-        raise InvalidInput(f"{device.name} has no {dtype} peak in the catalog: ask for another number format")
-    return peak
 
 
 def _bandwidth(device: Device) -> float:
@@ -197,7 +225,7 @@ def _kernels(step: TrainingStep) -> float:
 
 
 def _attention_rate(step: TrainingStep) -> float:
-    peak = _peak(step.device, step.half_dtype)
+    peak = dense_peak(step.device, step.half_dtype)
     if step.attention is AttentionKernel.WRITTEN:
         return peak
     return peak * ATTENTION_SHARES[step.attention].get(step.device.architecture or "", OTHER_ATTENTION_SHARE)
