@@ -3,7 +3,7 @@
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]
 
 MANY = "16 to 1,024 GPUs, bf16"
-LIMITS = {
+LIMITS: Mapping[str, tuple[Callable[[Array], np.floating], float]] = {
     "one node, bf16": (np.mean, 8.0), MANY: (np.median, 12.0), "8 bits or fewer": (np.median, 15.0),
     "experts": (np.median, 20.0),
 }  # fmt: skip

@@ -73,13 +73,13 @@ class DecoderStepModel(Stored):
             InvalidInput: a device lacks a specification, or the GPUs are not divisible by a layout.
         """
         table = StepTable(steps, self.curves)
-        point, slopes = step_seconds(self.theta, table), log_slopes(self.theta, table)
+        point, slow = step_seconds(self.theta + np.stack([np.zeros_like(SLOW_HOST), SLOW_HOST]), table)
+        slopes = log_slopes(self.theta, table)
         spread = np.sqrt(np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes) + self.noise**2)
         untested = self._untested(steps, slopes)
-        low, _ = self.scores.interval(point, spread, level, untested)
-        slower = np.log(step_seconds(self.theta + SLOW_HOST, table) / point) / NormalDist().inv_cdf((1 + LEVEL) / 2)
-        _, high = self.scores.interval(point, spread, level, np.hypot(untested, slower))
-        return point, low, high
+        slower = np.log(slow / point) / NormalDist().inv_cdf((1 + LEVEL) / 2)
+        low, high = self.scores.interval(point, spread, level, np.stack([untested, np.hypot(untested, slower)]))
+        return point, low[0], high[1]
 
     def seconds(self, steps: Sequence[TrainingStep]) -> Array:
         """Return the seconds of n steps (n,) without intervals; errors as in ``predict``."""
