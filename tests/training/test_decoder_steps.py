@@ -97,7 +97,7 @@ def test_the_parts_of_a_step_add_up(model):
 
 def test_the_card_has_the_error_on_each_source_left_out():
     errors = shipped_step_model_errors()
-    assert all(0 < figures["median"] < 20 for figures in errors.errors.values())
+    assert all(0 < figures["median"] < 25 for figures in errors.errors.values())
     assert errors.rows == sum(int(figures["n"]) for figures in errors.errors.values())
 
 
