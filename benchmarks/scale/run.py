@@ -12,6 +12,7 @@ import numpy.typing as npt
 from benchmarks.results import BenchmarkResult, BenchmarkRow, at_most, within
 from benchmarks.scale.collectives import collective_results
 from benchmarks.scale.fit import fit_step_model
+from benchmarks.scale.own_steps import own_rows
 from benchmarks.scale.published import published_rows
 from benchmarks.scale.rows import PER_NODE, SLOWEST_SWEPT_MFU, SWEEP, ScaleRow, scale_rows
 from leadline.app.composition import toolbox
@@ -73,6 +74,7 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
         *_slow_rows(slow, slowed),
         *([] if quick else collective_results(data)),
         *published_rows(),
+        *own_rows(),
         _layout_row(),
     ]
     return BenchmarkResult("scale", tuple(answers))

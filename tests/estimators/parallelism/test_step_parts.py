@@ -21,7 +21,7 @@ from leadline.core.workload import (
     Sharding,
     Workload,
 )
-from leadline.estimators.parallelism.decoder_work import Cut, read_work
+from leadline.estimators.parallelism.decoder_work import Cut, extend_batch, read_work
 from leadline.estimators.parallelism.step_parts import NAMES, STARTS, step_parts, step_seconds
 from leadline.estimators.parallelism.training_step import AttentionKernel, StepTable, TrainingStep
 from leadline.graphs.hf_config.expand import expand
@@ -81,6 +81,14 @@ def test_the_work_of_a_microbatch_is_the_same_however_many_there_are(tmp_path, w
     assert again.layer_weights == work.layer_weights
     assert again.attention_flops == pytest.approx(work.attention_flops)
     assert again.kernels == pytest.approx(work.kernels, rel=0.1)  # gradients add up
+
+
+def test_a_larger_batch_follows_from_one_and_two(tmp_path):
+    one, two, eight = (work_of(tmp_path, batch=batch) for batch in (1, 2, 8))
+    grown = extend_batch(one, two, 8)
+    assert [product.m for product in grown.products] == [product.m for product in eight.products]
+    for name in ("tokens", "attention_flops", "stream_bytes", "inner_bytes", "head_bytes", "kernels"):
+        assert getattr(grown, name) == pytest.approx(getattr(eight, name), rel=1e-6), name
 
 
 def test_experts_are_told_from_the_weights_of_all_tokens(experts):
@@ -180,6 +188,17 @@ def test_many_small_experts_wait_for_their_kernels(experts):
     ))  # fmt: skip
     spread = [parts(made(small, 8, Parallelism(expert=each, fusion=Fusion.LIBRARY)))["layers"] for each in (1, 8)]
     assert spread[0] > 2 * spread[1]
+
+
+def test_experts_without_a_library_are_the_kernels_of_their_graph(experts):
+    products = tuple(replace(each, m=1) for each in experts.products)
+    small = replace(
+        experts, tokens=1, products=products, kernels=0.0, stream_bytes=0.0, inner_bytes=0.0, attention_flops=0.0
+    )
+    plain, library = (
+        parts(made(small, 1, Parallelism(fusion=fusion)))["layers"] for fusion in (Fusion.NONE, Fusion.LIBRARY)
+    )
+    assert plain + 0.06 < library
 
 
 def test_many_layouts_are_the_layouts_one_by_one(work, experts):

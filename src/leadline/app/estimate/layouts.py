@@ -17,6 +17,7 @@ from leadline.core.workload import Fusion, ModelKind, Parallelism, Phase, Recomp
 from leadline.estimators.gpu_memory_interval import predict_gpu_memory
 from leadline.estimators.memory.device import PeakMemory, job_peak, usable_bytes
 from leadline.estimators.memory.workspaces import Workspaces
+from leadline.estimators.parallelism.decoder_work import extend_batch
 from leadline.estimators.parallelism.divided_memory import divide_memory, widen_divided_memory
 from leadline.estimators.parallelism.fabric import Fabric, job_fabric
 from leadline.estimators.parallelism.layouts import LARGEST_BATCH, Layout, candidate_layouts, describe_layout
@@ -56,6 +57,7 @@ class _Search:
 
     def __init__(self, workload: Workload, expand: GraphSource, place: ResolvedTarget, risk: float) -> None:
         self.workload, self.expand, self.device, self.risk = workload, expand, place.device, risk
+        self.usable_bytes = usable_bytes(workload, place.device) or float("inf")
         node = place.partition.node if place.partition else None
         nodes = place.target.nodes if node else None
         self.fabric: Fabric = job_fabric(workload, place.device, nodes, node.network_bytes_per_s if node else None)
@@ -65,6 +67,7 @@ class _Search:
         plan = workload.parallelism
         self.base = replace(plan, fusion=plan.fusion or Fusion.LIBRARY)
         self._jobs: dict[tuple[int, Recompute], TracedJob] = {}
+        self._steps: dict[int, TrainingStep] = {}
         self._peaks = RecentResults[PeakMemory](2 * LARGEST_BATCH)
 
     def best(self) -> LayoutChoice:
@@ -88,7 +91,7 @@ class _Search:
         for checked, place in enumerate(order.tolist(), 1):
             needed = self._needed_bytes(layouts[place])
             least = min(least, needed)
-            if needed <= (usable_bytes(self.workload, self.device) or float("inf")):
+            if needed <= self.usable_bytes:
                 chosen.append(place)
             if len(chosen) == 2 or (chosen and checked == len(order)):
                 break
@@ -131,9 +134,15 @@ class _Search:
         return self._jobs[batch, kept]
 
     def _step(self, batch: int) -> TrainingStep:
-        """Return the step of one microbatch of ``batch`` samples."""
-        whole = replace(self.workload, parallelism=Parallelism(), batch=batch, accumulation=1)
-        return make_training_step(whole, self._job(batch, Recompute.NONE), self.device, self.fabric)
+        """Return the step of one microbatch of ``batch`` samples; that of one and of two are traced."""
+        if batch > 2:
+            one, two = self._step(1), self._step(2)
+            return replace(one, work=extend_batch(one.work, two.work, batch))
+        if batch not in self._steps:
+            whole = replace(self.workload, parallelism=Parallelism(), batch=batch, accumulation=1)
+            job = self._job(batch, Recompute.NONE)
+            self._steps[batch] = make_training_step(whole, job, self.device, self.fabric)
+        return self._steps[batch]
 
     def _seconds(self, layouts: Sequence[Layout]) -> Array:
         base = {batch: self._step(batch) for batch in sorted({layout.batch for layout in layouts})}
@@ -146,7 +155,12 @@ class _Search:
         return shipped_step_model().seconds(steps)
 
     def _needed_bytes(self, layout: Layout) -> float:
-        """Return the bytes of GPU memory that a layout needs at the default risk."""
+        """Return the bytes of GPU memory that a layout needs at the default risk.
+
+        Where one sample a microbatch does not fit, its bytes are returned: more need more.
+        """
+        if layout.batch > 1 and (least := self._needed_bytes(replace(layout, batch=1))) > self.usable_bytes:
+            return least
         job = self._job(layout.batch, layout.recompute)
         whole = self._peaks.get(job, Workspaces.of(self.device), partial(job_peak, job, self.device))
         peak = divide_memory(whole, self._variant(layout), job.step)

@@ -7,6 +7,8 @@ along its inner side, and a reduction follows. Any other product is cut along it
 import math
 from enum import StrEnum
 
+from msgspec.structs import replace
+
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
@@ -146,6 +148,17 @@ def read_work(graph: OpGraph, microbatches: int) -> DecoderWork:
         trained=float(graph.parameters) * trained,
         head_width=float(next((op.dims["d"] for op in fused if "d" in op.dims), 128)),
     )
+
+
+def extend_batch(one: DecoderWork, two: DecoderWork, batch: int) -> DecoderWork:
+    """Return the work of a microbatch of ``batch`` samples from that of one and of two: all of it grows in lines."""
+    sizes = ("tokens", "attention_flops", "scores", "stream_bytes", "inner_bytes", "head_bytes")
+    grown = {name: (2 - batch) * getattr(one, name) + (batch - 1) * getattr(two, name) for name in sizes}
+    products = tuple(
+        replace(product, m=(2 - batch) * product.m + (batch - 1) * other.m)
+        for product, other in zip(one.products, two.products, strict=True)
+    )
+    return replace(one, products=products, **grown)
 
 
 def writes_scores(op: Op) -> bool:

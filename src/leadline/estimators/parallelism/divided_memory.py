@@ -28,8 +28,8 @@ BUCKET_ELEMENTS = 5 * 10**8  # elements of a bucket of gradients (DeepSpeed's `r
 AT_ONCE = 2  # layers that are whole at a time: one in use, one on its way
 
 SELECTED = 0.5  # share of the products' outputs that selective recomputation keeps
-# The work and the scores of recent graphs: a search over layouts asks for those of a few graphs again and again.
-_WORKS, _SCORES = RecentResults[DecoderWork](32), RecentResults[int](32)
+# Work, scores and weights outside layers of recent graphs: a search over layouts asks for those of a few graphs often.
+_WORKS, _SCORES, _OUTSIDE = RecentResults[DecoderWork](32), RecentResults[int](32), RecentResults[int](32)
 
 CategoryBytes = dict[StorageCategory, int]
 
@@ -89,7 +89,7 @@ def _unit_buffers(graph: OpGraph, stage: Stage, workload: Workload) -> CategoryB
         return {}
     plan = workload.parallelism
     layers = max(1, count_layers(graph) // max(workload.accumulation, 1))
-    outside = _outside_bytes(graph, layers)
+    outside = _OUTSIDE.get(graph, layers, lambda: _outside_bytes(graph, layers))
     inside = (graph.parameter_bytes - outside) / layers
     share = 1 - 1 / plan.copies(workload.gpus)  # the rest is a GPU's own
     whole = outside + AT_ONCE * inside

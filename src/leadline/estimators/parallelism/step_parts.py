@@ -93,7 +93,9 @@ def step_parts(theta: Array, t: StepTable) -> dict[str, Array]:
     device = products + products_back + attention + attention_back + passes + again
     launched = t.kernels * (1 + t.full / 3) * p["launch_s"]
     expert_kernels = EXPERT_KERNELS * t.most_experts / t.expert
-    launched = launched + t.expert_layers * (p["expert_launch_s"] + expert_kernels * p["expert_kernel_s"])
+    # Ops that run one by one are kernels of the graph.
+    sorted_s = p["expert_launch_s"] + expert_kernels * p["expert_kernel_s"]
+    launched = launched + np.where(t.library, t.expert_layers * sorted_s, 0.0)
     launched = launched + np.where(t.tensor > 1, 4 * t.reductions * p["reduction_launch_s"], 0.0)
     computing, gathers = (device**4 + launched**4) ** 0.25, _gathers(p, t)
     layers = (computing**4 + gathers**4) ** 0.25 + p["exposed"] * gathers
@@ -138,7 +140,7 @@ def _passes(p: Coefficients, t: StepTable) -> Array:
     half_layers = t.reductions + t.expert_layers
     stream = np.where(t.fused, p["stream"] * half_layers * t.tokens * t.width * 2, p["eager"] * t.stream_bytes)
     inner = np.where(t.fused, p["inner"] * 2 * t.outputs, p["eager"] * t.inner_bytes)
-    routing = p["routing"] * t.routed * t.width * 2
+    routing = np.where(t.fused, p["routing"] * t.routed * t.width * 2, 0.0)
     return np.asarray((stream / t.stream_parts + (inner + routing) / t.tensor) / (t.context * t.memory))
 
 

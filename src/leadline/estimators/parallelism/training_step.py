@@ -145,6 +145,7 @@ class StepTable:
         self.full = column(lambda s: s.recompute is Recompute.FULL)
         self.selective = column(lambda s: s.recompute is Recompute.SELECTIVE)
         self.fused = column(lambda s: s.fusion is not Fusion.NONE) > 0
+        self.library = column(lambda s: s.fusion is Fusion.LIBRARY) > 0
         self.kernels = column(_kernels)
         self.kernel = {
             kernel.value: np.array([step.attention is kernel for step in steps]) for kernel in AttentionKernel

@@ -1,0 +1,69 @@
+"""Training steps that were measured for Leadline on one H200 (``benchmarks/gpu_steps``), which no fit has seen."""
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu_steps.configurations import MODELS
+from benchmarks.results import BenchmarkRow, at_most, within
+from leadline.app.composition import toolbox
+from leadline.app.estimate.estimate import estimate
+from leadline.app.workloads.options import WorkloadOptions
+from leadline.app.workloads.read import read_workload
+from leadline.core.estimate import Estimate
+
+STEPS = Path(__file__).parents[1] / "gpu_steps" / "h200.jsonl"
+DEVICE = "H200 SXM"
+PRECISIONS = {"bf16": "bf16", "amp": "amp-bf16", "fp32": "fp32", "tf32": "tf32"}
+OPTIMIZERS = {"adamw": "adamw", "momentum": "momentum", "adamw-8bit": "adamw8bit"}
+IMAGES = 224
+"""Length of the models that take images, whose steps other benchmarks judge."""
+
+Measured = Mapping[str, Any]
+
+
+def own_rows() -> list[BenchmarkRow]:
+    """Return the error of time and memory, and the coverage of both intervals."""
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = [(row, _predict(row["configuration"], Path(folder))) for row in _measured()]
+    times = [(row["step_ms"] / 1e3, each.step_s) for row, each in pairs if each.step_s]
+    memories = [(row["device_bytes"], each.gpu_memory_bytes) for row, each in pairs if each.gpu_memory_bytes]
+    rows = []
+    for name, limit, values in (("time", 12.0, times), ("GPU memory", 8.0, memories)):
+        errors = [100 * abs(interval.point / measured - 1) for measured, interval in values]
+        inside = [interval.low <= measured <= interval.high for measured, interval in values]
+        above = sum(measured > interval.high for measured, interval in values)
+        how = "eager steps on one H200, part of no fit"
+        rows += [
+            at_most(f"our own steps, {name}: median error", float(np.median(errors)), limit, "%", n=len(values),
+                    how=f"{how}; MAPE {np.mean(errors):.1f} %"),
+            within(f"our own steps, {name}: 90 % intervals that hold", 100 * float(np.mean(inside)), (85.0, 100.0), "%",
+                   n=len(values), how=f"{above} above"),
+        ]  # fmt: skip
+    return rows
+
+
+def _measured() -> Iterator[Measured]:
+    """Yield the measured training steps that run op by op on a batch of one length."""
+    for line in STEPS.read_text(encoding="utf-8").splitlines()[1:]:
+        row = json.loads(line)
+        asked = row["configuration"]
+        usual = asked["execution"] == "eager" and asked["lengths"] == "fixed" and not asked["weights"]
+        text = asked["phase"] == "training" and asked["length"] != IMAGES
+        if row["outcome"] == "ok" and usual and text and asked["optimizer"] in OPTIMIZERS:
+            yield row
+
+
+def _predict(asked: Measured, folder: Path) -> Estimate:
+    path = folder / "config.json"
+    path.write_text(json.dumps(MODELS[asked["model"]]), encoding="utf-8")
+    options = WorkloadOptions(
+        batch=asked["batch"], seq=asked["length"], precision=PRECISIONS[asked["precision"]],
+        attention=asked["attention"], optimizer=OPTIMIZERS[asked["optimizer"]], accumulate=asked["accumulation"],
+        checkpointing=asked["recompute"] or None, lora=asked["rank"] or None, lora_targets=asked["adapter"] or None,
+    )  # fmt: skip
+    return estimate(read_workload([str(path)], options), toolbox(), on=[DEVICE]).estimates[0]
