@@ -63,3 +63,13 @@ def test_an_unknown_command_is_one_sentence_and_a_usage_error():
 
 def test_the_tests_look_for_the_newer_slurm_where_it_is_put(dev):
     assert dev.NEWER_SLURM == NEWER_SLURM
+
+
+@pytest.mark.parametrize(("codes", "ended"), [([0], 0), ([1, 0], 0), ([1, 1], 1), ([2], 2)])
+def test_tests_that_failed_beside_others_run_again_alone(dev, monkeypatch, codes, ended):
+    commands = []
+    for name in ("ensure", "ensure_programs", "ensure_newer_slurm"):
+        monkeypatch.setattr(dev, name, lambda *_, **__: None)
+    monkeypatch.setattr(dev, "run", lambda command: commands.append(command) or codes[len(commands) - 1])
+    assert ended == dev.test([])
+    assert ["--last-failed" in command for command in commands] == [False, True][: len(codes)]
