@@ -1,4 +1,4 @@
-"""The rows about answers: each reproducer meets its target, and published runs are read as workloads."""
+"""The rows about answers: each reproducer meets its target."""
 
 import tempfile
 

@@ -35,6 +35,6 @@ def test_the_step_model_card_has_errors_on_each_source_that_was_left_out(card):
     assert all(0 < value["median"] < 25 for value in card.errors.values())
     assert sum(value["n"] for value in card.errors.values()) == card.rows
     assert card.ranges["GPUs"] == (4.0, 1024.0)
-    assert set(model.architectures) == {"Ampere", "Hopper"}
+    assert set(model.architectures) == {"Ampere", "Hopper", "Blackwell", "Blackwell Ultra"}
     assert card.refused
     assert card.limits
