@@ -76,7 +76,7 @@ def test_a_laptop_card_never_means_the_desktop_card(written):
 
 
 @pytest.mark.parametrize(
-    "written", ["RTX 3090 Ti", "RTX 4080 Super", "RTX 4090 D", "RTX 3080M", "H800", "A100X", "MI9000"]
+    "written", ["RTX 3090 Ti", "RTX 4080 Super", "RTX 4090 D", "RTX 3080M", "H900", "A100X", "MI9000"]
 )
 def test_a_near_miss_is_refused_with_a_suggestion(written):
     with pytest.raises(UnknownName) as refused:
