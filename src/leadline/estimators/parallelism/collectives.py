@@ -12,17 +12,18 @@ import math
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-import numpy as np
 
 from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
 from leadline.core.units import GB
-from leadline.estimators.ports import Array
 
-Number = TypeVar("Number", float, Array)
+if TYPE_CHECKING:
+    from leadline.estimators.ports import Array
+
+Number = TypeVar("Number", float, "Array")
 
 
 class Collective(StrEnum):
@@ -127,6 +128,8 @@ def timed_seconds(device: Device, collective: Collective, devices: int, size_byt
 
     A message below the smallest takes as long as that, and one above the largest in proportion longer.
     """
+    import numpy as np  # noqa: PLC0415 - commands that list jobs do without numpy
+
     timings = device.calibration.collectives if device.calibration else ()
     points = sorted(
         (timing.dims["bytes"], timing.elapsed_s)
