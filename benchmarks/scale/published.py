@@ -14,10 +14,7 @@ from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.units import GIB, HOUR_S
 
-LLAMA_405B = {
-    "model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 126, "intermediate_size": 53248,
-    "num_attention_heads": 128, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
-}  # fmt: skip
+LLAMA_405B = CONFIGURATIONS["LLAMA3.1_405B"]
 DEVICE_CLOSE = (0.75, 1.25)
 
 

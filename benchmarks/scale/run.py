@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.results import BenchmarkResult, BenchmarkRow, at_most, within
+from benchmarks.scale.bridge_rows import CONFIGURATIONS
 from benchmarks.scale.collectives import collective_results
 from benchmarks.scale.fit import fit_step_model
 from benchmarks.scale.own_steps import own_rows
@@ -36,10 +37,6 @@ LIMITS: Mapping[str, tuple[Callable[[Array], np.floating], float]] = {
 """How the errors of each group are summed up, and their target in percent."""
 COUNTED = 8
 """Fewest configurations of a group with a target for its coverage."""
-LLAMA_70B = {
-    "model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80, "intermediate_size": 28672,
-    "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
-}  # fmt: skip
 
 
 def run(*, quick: bool = False, data: Path | None = None, progress: Progress = lambda *_: None) -> BenchmarkResult:
@@ -225,7 +222,7 @@ def _layout_row() -> BenchmarkRow:
     tools = toolbox()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
-        path.write_text(json.dumps(LLAMA_70B), encoding="utf-8")
+        path.write_text(json.dumps(CONFIGURATIONS["LLAMA3_70B"]), encoding="utf-8")
         workload = Workload(
             ModelSource(ModelKind.HF_CONFIG, str(path)), sequence=8192, precision=Precision.BF16, gpus=1024,
             automatic_layout=True, global_batch=2048,

@@ -72,7 +72,17 @@ class DecoderStepModel(Stored):
         Raises:
             InvalidInput: a device lacks a specification, or the GPUs are not divisible by a layout.
         """
+        return self._predict(StepTable(steps, self.curves), steps, level)
+
+    def predict_with_parts(
+        self, steps: Sequence[TrainingStep], level: float = LEVEL
+    ) -> tuple[Array, Array, Array, dict[str, float]]:
+        """Return what ``predict`` does, and the seconds of each part of the first step; errors as there."""
         table = StepTable(steps, self.curves)
+        parts = {name: float(seconds[0]) for name, seconds in step_parts(self.theta, table).items()}
+        return *self._predict(table, steps, level), parts
+
+    def _predict(self, table: StepTable, steps: Sequence[TrainingStep], level: float) -> tuple[Array, Array, Array]:
         point, slow = step_seconds(self.theta + np.stack([np.zeros_like(SLOW_HOST), SLOW_HOST]), table)
         slopes = log_slopes(self.theta, table)
         spread = np.sqrt(np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes) + self.noise**2)
@@ -84,12 +94,6 @@ class DecoderStepModel(Stored):
     def seconds(self, steps: Sequence[TrainingStep]) -> Array:
         """Return the seconds of n steps (n,) without intervals; errors as in ``predict``."""
         return step_seconds(self.theta, StepTable(steps, self.curves))
-
-    def parts(self, step: TrainingStep) -> dict[str, float]:
-        """Return the seconds of each part of one step."""
-        return {
-            name: float(seconds[0]) for name, seconds in step_parts(self.theta, StepTable([step], self.curves)).items()
-        }
 
     def times_outside(self, steps: Sequence[TrainingStep]) -> Array:
         """Return the log factor by which each size (n, columns) is outside the training data."""
@@ -198,10 +202,10 @@ def predict_decoder_step(
     ]
     steps = [step, replace(step, device=faster, gpu_network_bytes_per_s=rates[0]),
              replace(step, device=slower, gpu_network_bytes_per_s=rates[1])]  # fmt: skip
-    point, low, high = model.predict(steps)
+    point, low, high, parts = model.predict_with_parts(steps)
     usual = Interval(float(point[0]), float(low[0]), float(high[0]), LEVEL)
     interval = usual.widened(max(float(point[0] / point[1]), 1.0), max(float(point[2] / point[0]), 1.0))
-    return DecoderStepPrediction(interval, model.parts(step), (*_sentences(model, step), *fabric.assumptions))
+    return DecoderStepPrediction(interval, parts, (*_sentences(model, step), *fabric.assumptions))
 
 
 def _sentences(model: DecoderStepModel, step: TrainingStep) -> tuple[str, ...]:

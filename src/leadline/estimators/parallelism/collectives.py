@@ -11,6 +11,7 @@ them.
 import math
 from dataclasses import replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -107,7 +108,12 @@ class CurveFile(Frozen):
 
 OTHER, SLOT = "other", "PCIe"
 CURVES_FILE = Path(__file__).with_name("collectives.json")
-_LINKS = msgspec.json.decode(CURVES_FILE.read_bytes(), type=CurveFile).links
+
+
+@cache
+def _links() -> dict[str, LinkCurves]:
+    """Return the curves by generation; the file is read on first use, since most commands need none."""
+    return msgspec.json.decode(CURVES_FILE.read_bytes(), type=CurveFile).links
 
 
 def link_generation(device: Device) -> str:
@@ -119,7 +125,7 @@ def link_generation(device: Device) -> str:
     form = device.form_factor or ""
     switched = form.startswith("SXM") or (form == "superchip" and (device.scale_up_gpus or 0) > MESHED)
     rate = (device.link_bytes_per_s or 0) / GB
-    same = (name for name, link in _LINKS.items() if link.link_gb_per_s == rate)
+    same = (name for name, link in _links().items() if link.link_gb_per_s == rate)
     return next(same, OTHER) if switched and device.vendor.casefold() == "nvidia" else OTHER
 
 
@@ -145,5 +151,5 @@ def timed_seconds(device: Device, collective: Collective, devices: int, size_byt
 
 def link_curves(generation: str) -> LinkCurves:
     """Return the curves of a generation of links; those of ``OTHER`` for the collectives it lacks."""
-    link = _LINKS[generation]
-    return replace(link, curves=_LINKS[OTHER].curves | link.curves)
+    link = _links()[generation]
+    return replace(link, curves=_links()[OTHER].curves | link.curves)

@@ -128,8 +128,8 @@ def _check_shape(workload: Workload, shape: ModelShape, config: dict[str, Any], 
     vision = shape.vision if isinstance(shape, StackShape) else None
     if vision is not None and choices.sequence < vision.tokens:
         raise InvalidInput(f"--seq {choices.sequence} is shorter than one image, which has {vision.tokens} tokens")
-    kernel = workload.attention or read_attention(config, workload.model.reference)
-    if kernel is AttentionImplementation.FLASH and choices.precision.compute in ("float32", "tf32"):
+    attention = workload.attention or read_attention(config, workload.model.reference)
+    if attention is AttentionImplementation.FLASH and choices.precision.compute in ("float32", "tf32"):
         raise InvalidInput(
             f"flash attention computes in 16 bits, but --precision is {choices.precision.value}: use --attention sdpa"
         )
