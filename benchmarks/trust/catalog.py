@@ -28,13 +28,14 @@ NODES = {
 NAMES = {
     "h100-sxm": "H100 SXM5 80GB", "nvidia-h100-80gb-hbm3": "H100 SXM5 80GB",
     "RTX PRO 6000": "RTX PRO 6000 Blackwell Server", "v5litepod-8": "Cloud TPU v5e",
+    "NVIDIA H800": "H800 SXM5 80GB",
     "rtx4090": "RTX 4090", "MI250": "MI250 GCD", "AMD Instinct MI250X": "MI250X GCD", "A100-40": "A100 SXM4 40GB",
     "a100_80gb_pcie": "A100 PCIe 80GB", "gpu:a100:4": "A100 SXM4 80GB", "nvidia-tesla-t4": "T4",
     "nvidia.com/gpu.product=NVIDIA-A100-SXM4-40GB": "A100 SXM4 40GB",
 }  # fmt: skip
 REFUSED_NAMES = (
     "NVIDIA GeForce RTX 4090 Laptop GPU", "Quadro RTX 5000 with Max-Q Design", "a100_3g.20gb", "gpu:1g.5gb:1",
-    "A100 SXM", "RTX 3090 Ti", "H800",
+    "A100 SXM", "RTX 3090 Ti", "A800",
 )  # fmt: skip
 """Names that mean no single device of the catalog."""
 SPLINTERS = (

@@ -15,10 +15,12 @@ from leadline.app.estimate.adapt import measured_steps
 from leadline.app.estimate.queue_waits import read_accounting_file
 from leadline.app.machines.remotes import read_remotes
 from leadline.app.machines.systems import check_catalog
-from leadline.app.workloads.options import read_lengths
+from leadline.app.workloads.adapters import build_adapters
+from leadline.app.workloads.options import WorkloadOptions, read_lengths
 from leadline.app.workloads.read import read_workload
 from leadline.campaigns.spec import read_campaign
 from leadline.catalog.read import TomlCatalog
+from leadline.core.workload import ModelKind, Parallelism, Phase
 from leadline.training.measurements import measured_records, read_measurements
 from leadline.training.tables import read_tables
 from tests.training.test_measurements import HEADER, OK, OOM
@@ -32,6 +34,10 @@ bytes_per_sample = "110KB"
 held_in_memory = true
 [parameters]
 lr = 0.1
+"""
+PEFT = """\
+{"peft_type": "LORA", "r": 8, "lora_dropout": 0.05, "target_modules": ["q_proj", "v_proj"],
+ "modules_to_save": ["lm_head"], "rank_pattern": {}, "loftq_config": {"loftq_bits": 4}}
 """
 LAUNCHED = """\
 command = ["torchrun", "--nproc-per-node", "4", "train.py"]
@@ -219,6 +225,10 @@ def _read_additions(path: Path) -> object:
     return TomlCatalog(folder).systems()
 
 
+def _read_adapters(path: Path) -> object:
+    return build_adapters(WorkloadOptions(peft=str(path)), ModelKind.HF_CONFIG, Phase.TRAINING, Parallelism())
+
+
 def _read_steps(path: Path) -> object:
     with chdir(_beside_models(path).parent), measured_steps(path, 50) as (steps, _):
         return steps
@@ -244,6 +254,7 @@ READERS = (
         3,
     ),
     Reader("sequence lengths, text", "app", "lengths.txt", Form.TEXT, texts("5\n12\n\n300\n"), read_lengths, 1),
+    Reader("settings of peft", "app", "adapter_config.json", Form.JSON, texts(PEFT), _read_adapters, 2),
     Reader("campaign file", "campaigns", "campaign.toml", Form.TOML, texts(CAMPAIGN, CHOSEN), read_campaign, 4),
     Reader(
         "catalog of devices",

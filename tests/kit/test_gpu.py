@@ -40,6 +40,9 @@ class Cuda:
     def current_device(self):
         return 0
 
+    def device_count(self):
+        return 4
+
     def synchronize(self):
         if self.broken:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -153,8 +156,8 @@ def test_dtypes_without_hardware_units_are_not_measured(cuda, capability, dtypes
 def test_the_header_describes_the_gpu(cuda):
     found = machine._gpu()
     assert tuple(
-        found[name] for name in ("type", "name", "memory_bytes", "compute_units", "capability", "threads")
-    ) == ("cuda", "NVIDIA A100-SXM4-40GB", 40960 * MIB, 108, "8.0", None)
+        found[name] for name in ("type", "name", "memory_bytes", "compute_units", "count", "capability", "threads")
+    ) == ("cuda", "NVIDIA A100-SXM4-40GB", 40960 * MIB, 108, 4, "8.0", None)
 
 
 def test_a_mig_slice_has_no_meter(cuda):

@@ -13,6 +13,7 @@ MOST_FILE_BYTES = 2**20
 PARTS_OF_LAYERS = ("layers_to_transform", "layer_replication", "target_parameters", "exclude_modules", "alora_layers")
 """Fields of peft that choose layers in ways that are not estimated."""
 RANKS = "rank_pattern"
+EMBEDDINGS = {"embed_tokens", "lm_head", "wte"}
 
 
 def build_adapters(options: WorkloadOptions, kind: ModelKind, phase: Phase, plan: Parallelism) -> Adapters | None:
@@ -114,12 +115,19 @@ def _read_file(path: Path) -> Adapters:
         )
     fields = _flatten(content)
     settings = tuple((name, value) for name, value in fields.items() if name in defaults or name.endswith("dropout"))
-    saved = content.get("modules_to_save") or []
-    targets = content.get("target_modules") or ()
+    targets = content.get("target_modules")
     return Adapters(
-        embeddings=bool({"embed_tokens", "lm_head", "wte"} & set(saved)), method=method, settings=settings,
-        targets=read_targets(targets) if isinstance(targets, str) else tuple(sorted(map(str, targets))),
+        embeddings=bool(EMBEDDINGS & _names(content, "modules_to_save", label)), method=method, settings=settings,
+        targets=read_targets(targets) if targets and isinstance(targets, str)
+        else tuple(sorted(_names(content, "target_modules", label))),
     )  # fmt: skip
+
+
+def _names(content: dict[str, Any], field: str, label: str) -> set[str]:
+    names = content.get(field) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"{label} has {field} = {names!r:.60}: give a list of names of layers")
+    return set(names)
 
 
 def _flatten(content: dict[str, Any]) -> dict[str, AdapterSetting]:
