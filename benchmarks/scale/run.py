@@ -14,6 +14,7 @@ from benchmarks.scale.bridge_rows import CONFIGURATIONS
 from benchmarks.scale.collectives import collective_results
 from benchmarks.scale.fit import fit_step_model
 from benchmarks.scale.own_steps import own_rows
+from benchmarks.scale.power import power_rows
 from benchmarks.scale.published import published_rows
 from benchmarks.scale.rows import PER_NODE, SLOWEST_SWEPT_MFU, SWEEP, ScaleRow, scale_rows
 from leadline.app.composition import toolbox
@@ -70,6 +71,7 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
         *_generation_rows(rows, by_generation, generations),
         *_slow_rows(slow, slowed),
         *([] if quick else collective_results(data)),
+        *power_rows(data),
         *published_rows(),
         *own_rows(),
         _layout_row(),

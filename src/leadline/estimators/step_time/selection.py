@@ -9,7 +9,7 @@ from leadline.core.estimate import NORMAL_90
 from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind, Stage
 from leadline.core.hardware import Device
-from leadline.estimators.step_time.roofline import MATRIX_KINDS, UNMEASURED_SPREAD, describe_missing, widen_spread
+from leadline.estimators.step_time.roofline import MATRIX_KINDS, UNMEASURED_SPREAD, describe_doubts, widen_spread
 
 PRECISIONS = {"float32": "single", "tf32": "TF32", "float16": "half", "bfloat16": "half"}
 # Share of the arithmetic in convolutions from which on a model works on images, whatever else it does.
@@ -72,7 +72,7 @@ class AccuracyRecord(Frozen):
         A device of another vendor gets the spread of unmeasured devices. One of another architecture gets slightly more
         than the measured ones, and so does one whose figures the catalog lacks.
         """
-        spread, doubts = self.spread, describe_missing(device)
+        spread, doubts = self.spread, describe_doubts(device)
         if device.vendor not in self.vendors:
             spread = max(spread, UNMEASURED_SPREAD)
             doubts += (f"none of those steps ran on a device of {device.vendor}: the range is an assumption",)

@@ -68,6 +68,7 @@ class WorkloadKeywords(TypedDict, total=False):
     layout: str
     global_batch: int
     network: str
+    power_limit: str
     epochs: float
     steps: int
     samples: int
