@@ -1,8 +1,9 @@
 """Power limits: the rates under a limit and of boards with a low factory limit, against MLPerf Inference.
 
-NVIDIA, Dell and H3C submitted the same systems at their factory limit and with a lower one (``MaxQ``). The table has the
-samples/s of both. The limits are in the submissions, ``configs/BENCHMARK/Offline`` of mlcommons/inference_results_v2.0,
-v2.1, v3.0, v4.0 and v4.1. Those of release 3.1 are used where 3.0 and 4.1 have the same.
+NVIDIA, Dell and H3C submitted the same systems at their factory limit and with a lower one (``MaxQ``). The table has
+the samples/s of both. The limits are in the submissions, ``configs/BENCHMARK/Offline`` of
+mlcommons/inference_results_v2.0, v2.1, v3.0 and v4.1. The limits of 3.1 are used where 3.0 and 4.1 have the same. Those
+of 4.0 are taken from 4.1, which has the same for the three benchmarks that were compared.
 """
 
 from collections.abc import Sequence
@@ -144,8 +145,8 @@ def _limit_rows(pairs: Sequence[LimitedRate]) -> list[BenchmarkRow]:
     none, proportional = (_mape(guess, measured) for guess in (np.ones_like(share), share))
     exponent, deviation = fit_exponent(pairs)
     how = (
-        f"{len(pairs)} limits on {len(set(devices.tolist()))} devices; no effect {none:.1f} %, proportional to the limit "
-        f"{proportional:.1f} %; exponent of all {exponent:.2f} ± {deviation:.2f}"
+        f"{len(pairs)} limits on {len(set(devices.tolist()))} devices; no effect {none:.1f} %, proportional to the "
+        f"limit {proportional:.1f} %; exponent of all {exponent:.2f} ± {deviation:.2f}"
     )
     return [
         at_most("rate under a power limit: MAPE, device left out", _mape(predicted, measured), 12.0, "%", n=count,

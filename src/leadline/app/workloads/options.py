@@ -78,6 +78,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recompute: str | None = None
     compile: bool | None = None
     gpus: int | None = None
+    power_limit: str | None = None
     tensor_parallel: int | None = None
     no_sequence_parallel: bool | None = None
     pipeline_parallel: int | None = None
@@ -92,7 +93,6 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layout: str | None = None
     global_batch: int | None = None
     network: str | None = None
-    power_limit: str | None = None
     epochs: float | None = None
     steps: int | None = None
     samples: int | None = None

@@ -11,7 +11,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
 from leadline.core.workload import ContextMethod, Fusion, Overlap, Parallelism, Recompute, Sharding
 from leadline.estimators.parallelism.decoder_work import Cut, DecoderWork
-from leadline.estimators.parallelism.product_times import ProductCurves, sustained_peak, product_seconds
+from leadline.estimators.parallelism.product_times import ProductCurves, product_seconds, sustained_peak
 from leadline.estimators.ports import Array
 
 # Dtypes of products in 8 bits or fewer, with the peak that bounds them.

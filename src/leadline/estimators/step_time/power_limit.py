@@ -18,6 +18,7 @@ LIMIT_EXPONENT = 0.62
 STREAMING_DRAW = 0.6
 # Deviation of the exponent between devices and jobs, shared by all the work of a device.
 EXPONENT_SPREAD = 0.17
+OTHER_VENDOR_SPREAD = 0.3  # the same for vendors without such submissions, an assumption
 # Lowest limit that was measured, and the lowest that is accepted, as shares of the factory limit. Drivers accept no
 # less than about a quarter.
 LEAST_MEASURED, LEAST_SHARE = 0.42, 0.2
@@ -28,8 +29,8 @@ HIGHEST_W_PER_TFLOP = {
     "7.0": 300 / 125, "7.5": 280 / 130, "8.0": 400 / 312, "8.6": 300 / 149.7, "8.9": 350 / 362, "9.0": 700 / 989,
     "10.0": 1000 / 2250, "10.3": 1000 / 2250, "12.0": 350 / 362,
 }  # fmt: skip
-# Exponent of the rate in these watts, between boards of one generation: fitted to the same submissions on A30, A100, L4,
-# L40S and H100 at their factory limits.
+# Exponent of the rate in these watts, between boards of one generation: fitted to the same submissions on A30, A100,
+# L4, L40S and H100 at their factory limits.
 BOARD_EXPONENT = 0.38
 
 
@@ -101,7 +102,8 @@ def matrix_share(device: Device) -> float:
 def power_spread(device: Device) -> float:
     """Return the log deviation of a device's rates that its power limits add; 0 at a full factory limit."""
     limited = math.log(device.tdp_w / device.power_limit_w) if device.power_limit_w and device.tdp_w else 0.0
-    return EXPONENT_SPREAD * math.hypot(limited, math.log(_board_power_ratio(device)))
+    spread = EXPONENT_SPREAD if device.vendor == "nvidia" else OTHER_VENDOR_SPREAD
+    return spread * math.hypot(limited, math.log(_board_power_ratio(device)))
 
 
 def describe_power_limit(device: Device) -> tuple[str, ...]:
