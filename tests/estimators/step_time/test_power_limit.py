@@ -18,6 +18,7 @@ from leadline.estimators.step_time.power_limit import (
     STREAMING_DRAW,
     describe_power_limit,
     limit_power,
+    limit_spread,
     limited_rates,
     matrix_share,
     measured_under,
@@ -122,6 +123,12 @@ def test_a_limit_widens_the_interval_and_is_named():
     assert "extrapolating" in describe_doubts(lower)[0]
 
 
+def test_a_card_that_was_measured_under_its_limit_adds_no_error_there():
+    limited = limit_power(H100, 350)
+    assert limit_spread(limited, 350) == 0
+    assert limit_spread(H100, 350) == pytest.approx(limit_spread(limited)) == pytest.approx(0.118, abs=0.001)
+
+
 def test_impossible_limits_are_refused():
     with pytest.raises(InvalidInput, match=r"800 W is not possible on H100 SXM5 80GB: .* from 140 to 700"):
         limit_power(H100, 800)
@@ -129,7 +136,7 @@ def test_impossible_limits_are_refused():
         limit_power(H100, 3)
     with pytest.raises(InvalidInput, match="no factory power limit of Unknown"):
         limit_power(replace(H100, name="Unknown", tdp_w=None), 300)
-    with pytest.raises(InvalidInput, match="is a CPU"):
+    with pytest.raises(InvalidInput, match="is no GPU"):
         limit_power(next(device for device in CATALOG.devices() if device.kind == "cpu"), 100)
 
 

@@ -235,7 +235,9 @@ def adapt(
     if len(steps) < LEAST_STEPS:
         raise InvalidInput(f"{path} has {len(steps)} steps, but at least {LEAST_STEPS} are needed")
     records, laws = _adapt_groups(target, traced, path, notes)
-    card = AdaptedCard(schema=ADAPTED_SCHEMA, device=target.name, records=tuple(records))
+    card = AdaptedCard(
+        schema=ADAPTED_SCHEMA, device=target.name, records=tuple(records), power_limit_w=target.power_limit_w
+    )
     file = adapted_steps_path(folder, target)
     if keep:
         with settings.refuse_unwritable(folder):

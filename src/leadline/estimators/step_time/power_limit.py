@@ -42,8 +42,8 @@ def limit_power(device: Device, limit_w: float) -> Device:
     Raises:
         InvalidInput: the catalog lacks the factory limit, or the device does not accept such a limit.
     """
-    if device.kind is DeviceKind.CPU:
-        raise InvalidInput(f"{device.name} is a CPU, and power limits are for GPUs: leave the power limit out")
+    if device.kind is not DeviceKind.GPU:
+        raise InvalidInput(f"{device.name} is no GPU, and power limits are for GPUs: leave the power limit out")
     factory_w = device.tdp_w
     if not factory_w:
         raise InvalidInput(
@@ -99,11 +99,21 @@ def matrix_share(device: Device) -> float:
     return float(ratio**BOARD_EXPONENT)
 
 
+def limit_spread(device: Device, measured_w: float | None = None) -> float:
+    """Return the log deviation that the device's limit adds to rates measured under another (the factory limit)."""
+    if not device.tdp_w:
+        return 0.0
+    apart = math.log((device.power_limit_w or device.tdp_w) / (measured_w or device.tdp_w))
+    return _exponent_spread(device) * abs(apart)
+
+
 def power_spread(device: Device) -> float:
     """Return the log deviation of a device's rates that its power limits add; 0 at a full factory limit."""
-    limited = math.log(device.tdp_w / device.power_limit_w) if device.power_limit_w and device.tdp_w else 0.0
-    spread = EXPONENT_SPREAD if device.vendor == "nvidia" else OTHER_VENDOR_SPREAD
-    return spread * math.hypot(limited, math.log(_board_power_ratio(device)))
+    return math.hypot(limit_spread(device), _exponent_spread(device) * math.log(_board_power_ratio(device)))
+
+
+def _exponent_spread(device: Device) -> float:
+    return EXPONENT_SPREAD if device.vendor == "nvidia" else OTHER_VENDOR_SPREAD
 
 
 def describe_power_limit(device: Device) -> tuple[str, ...]:
