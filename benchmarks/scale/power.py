@@ -74,12 +74,17 @@ class LimitedRate(NamedTuple):
 
 def power_rows(data: Path) -> list[BenchmarkRow]:
     """Return errors and coverage under power limits, each device left out whole, and of boards with a low limit."""
-    table = _offline(read_table(data, "mlperf_inference"))
+    table = offline_rates(data)
     return [*_limit_rows(limited_rate_pairs(table)), *_board_rows(table)]
 
 
-def _offline(table: Columns) -> Columns:
-    """Return the offline samples/s of each accelerator, without slices of them."""
+def offline_rates(data: Path) -> Columns:
+    """Return the offline samples/s of each accelerator, without slices of them.
+
+    Raises:
+        InvalidInput: The folder ``data`` lacks the table.
+    """
+    table = read_table(data, "mlperf_inference")
     platform, accelerators = table["Platform"], np.array([float(n or 0) for n in table["n_accel"]])
     kept = (table["Scenario"] == "Offline") & (table["Units"] == "Samples/s") & (accelerators > 0)
     kept &= np.char.find(platform, "MIG") < 0

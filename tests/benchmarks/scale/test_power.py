@@ -1,11 +1,22 @@
 """The bench of power limits finds the exponent that made the rates, and its table fits the catalog."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from benchmarks.scale.power import LIMITS_W, LimitedRate, fit_exponent, limited_rate_pairs, predict_rates
+from benchmarks.scale.power import (
+    LIMITS_W,
+    LimitedRate,
+    fit_exponent,
+    limited_rate_pairs,
+    offline_rates,
+    power_rows,
+    predict_rates,
+)
 from leadline.app.composition import toolbox
-from leadline.estimators.step_time.power_limit import LEAST_MEASURED, LIMIT_EXPONENT, limit_power
+from leadline.estimators.step_time.power_limit import EXPONENT_SPREAD, LEAST_MEASURED, LIMIT_EXPONENT, limit_power
 
 
 def pairs(exponent, noise=0.0):
@@ -50,3 +61,13 @@ def test_rates_are_compared_within_a_release_and_system_alone():
     names = ("version", "Platform", "Model", "rate")
     table = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
     assert limited_rate_pairs(table) == [LimitedRate("H200 SXM", "bert", 400 / 700, 0.75)]
+
+
+def test_the_shipped_exponent_is_the_fit_of_the_measured_rates():
+    folder = Path(os.environ.get("LEADLINE_DATA", "missing"))
+    if not (folder / "mlperf_inference.parquet").is_file():
+        pytest.skip("LEADLINE_DATA names no folder with mlperf_inference.parquet")
+    exponent, deviation = fit_exponent(limited_rate_pairs(offline_rates(folder)))
+    assert exponent == pytest.approx(LIMIT_EXPONENT, abs=0.006)
+    assert deviation == pytest.approx(EXPONENT_SPREAD, abs=0.006)
+    assert all(row.met for row in power_rows(folder))
