@@ -28,11 +28,11 @@ from leadline.estimators.parallelism.division import DividedStep, divide_step
 from leadline.estimators.parallelism.fabric import SCALE_SPREAD, Fabric, job_fabric
 from leadline.estimators.parallelism.tensor import tensor_share
 from leadline.estimators.recent_cache import RecentCache, RecentResults
+from leadline.estimators.step_time.compiled_kernels import ReplayedKernels, launched_as
 from leadline.estimators.step_time.roofline import MATRIX_KINDS, RooflineKernels
 from leadline.estimators.step_time.selection import Domain, find_domain
 from leadline.estimators.token_times import (
     GraphTime,
-    ReplayedKernels,
     describe_token_times,
     least_decode_s,
     predict_answer,
@@ -106,7 +106,8 @@ class WhiteBox(Frozen):
         parts: dict[str, float] = {}
         tier, name = Tier.SPECS, self.name
         try:
-            model = self.kernels(device, job)
+            host = device.with_launch(workload.launch_s) if workload.launch_s else device
+            model = launched_as(self.kernels(host, job), workload, device)
             tier, name = model.tier, f"{self.name}, {model.name}"
             if (step := self.predict_whole_step(workload, job, device, fabric)) is not None:
                 tier, name = Tier.LEARNED, f"{self.name}, {step.name}"

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import NormalDist
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -57,6 +58,9 @@ class DecoderStepModel(Stored):
     (``log_magnitudes``) of the training data, and ``architectures`` those of their GPUs.
     """
 
+    slow_host: ClassVar[Array] = SLOW_HOST
+    cluster: ClassVar[Mapping[str, float]] = CLUSTER
+
     curves: ProductCurves
     theta: Array
     covariance: Array
@@ -83,7 +87,7 @@ class DecoderStepModel(Stored):
         return *self._predict(table, steps, level), parts
 
     def _predict(self, table: StepTable, steps: Sequence[TrainingStep], level: float) -> tuple[Array, Array, Array]:
-        point, slow = step_seconds(self.theta + np.stack([np.zeros_like(SLOW_HOST), SLOW_HOST]), table)
+        point, slow = step_seconds(self.theta + np.stack([np.zeros_like(self.slow_host), self.slow_host]), table)
         slopes = log_slopes(self.theta, table)
         spread = np.sqrt(np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes) + self.noise**2)
         untested = self._untested(steps, slopes)
@@ -102,14 +106,17 @@ class DecoderStepModel(Stored):
 
     def _untested(self, steps: Sequence[TrainingStep], slopes: Array) -> Array:
         """Return the deviations (n,) of what no held-out source tests: clusters, experts, new GPUs, distance."""
-        new = np.array([step.device.architecture not in self.architectures for step in steps])
-        foreign = np.array([not is_measured_board(step.device) for step in steps])
         routed = (np.array([step.work.expert_weights for step in steps]) > 0) * 1.0
-        cluster = [(size * slopes[:, NAMES.index(name)]) ** 2 for name, size in CLUSTER.items()]
-        variance = np.sum(cluster, axis=0) + (EXPERTS * routed) ** 2
-        variance += np.where(foreign, OTHER_BOARD, new * NEW_GENERATION) ** 2
+        cluster = [(size * slopes[:, NAMES.index(name)]) ** 2 for name, size in self.cluster.items()]
+        variance = np.sum(cluster, axis=0) + (EXPERTS * routed) ** 2 + self._new_board(steps) ** 2
         distance = self.times_outside(steps).max(axis=1)
         return np.asarray(np.sqrt(variance + (GROWTH * distance) ** 2), np.float64)
+
+    def _new_board(self, steps: Sequence[TrainingStep]) -> Array:
+        """Return the deviations (n,) of GPUs that no training step ran on."""
+        new = np.array([step.device.architecture not in self.architectures for step in steps])
+        foreign = np.array([not is_measured_board(step.device) for step in steps])
+        return np.where(foreign, OTHER_BOARD, new * NEW_GENERATION)
 
 
 def is_measured_board(device: Device) -> bool:

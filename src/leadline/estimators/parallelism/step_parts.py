@@ -97,6 +97,7 @@ def step_parts(theta: Array, t: StepTable) -> dict[str, Array]:
     sorted_s = p["expert_launch_s"] + expert_kernels * p["expert_kernel_s"]
     launched = launched + np.where(t.library, t.expert_layers * sorted_s, 0.0)
     launched = launched + np.where(t.tensor > 1, 4 * t.reductions * p["reduction_launch_s"], 0.0)
+    launched = np.where(t.captured, 0.0, launched)
     computing, gathers = (device**4 + launched**4) ** 0.25, _gathers(p, t)
     layers = (computing**4 + gathers**4) ** 0.25 + p["exposed"] * gathers
     exchanged = {"tensor": _tensor(p, t), "context": _context(p, t), "experts": _all_to_all(p, t)}
@@ -110,7 +111,7 @@ def step_parts(theta: Array, t: StepTable) -> dict[str, Array]:
         "pipeline": t.microbatches * send,
         "bubble": (t.pipeline - 1) / t.virtual * (stage + send),
         "gradients": _gradients(p, t),
-        "optimizer": p["optimizer_bytes"] * _held(t) / t.memory,
+        "optimizer": _optimizer(p, t),
         "constant": p["step_s"] * np.ones(t.rows),
     }
 
@@ -216,6 +217,13 @@ def _gradients(p: Coefficients, t: StepTable) -> Array:
     again = np.where((t.shards > 1) & (t.reduces_each == 0), 2.0, t.reduced_bytes)
     shown = np.where(t.overlaps, p["data_overlapped"], p["data_exposed"])
     return np.where(size > 1, shown * (t.reduced_bytes + again) * held * per_byte * (1 - 1 / size), 0.0)
+
+
+def _optimizer(p: Coefficients, t: StepTable) -> Array:
+    """Return the seconds of the update: the weights' traffic, or the launches of its kernels."""
+    held = _held(t)
+    launched = np.where(t.captured, 0.0, t.update_kernels * held / t.parameters * p["launch_s"])
+    return np.asarray(((p["optimizer_bytes"] * held / t.memory) ** 4 + launched**4) ** 0.25)
 
 
 def _held(t: StepTable) -> Array:
