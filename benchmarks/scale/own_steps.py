@@ -29,7 +29,7 @@ Measured = Mapping[str, Any]
 def own_rows() -> list[BenchmarkRow]:
     """Return the error of time and memory, and the coverage of both intervals."""
     with tempfile.TemporaryDirectory() as folder:
-        pairs = [(row, _predict(row["configuration"], Path(folder))) for row in _measured()]
+        pairs = [(row, _predict(row["configuration"], Path(folder))) for row in measured_steps()]
     times = [(row["step_ms"] / 1e3, each.step_s) for row, each in pairs if each.step_s]
     memories = [(row["device_bytes"], each.gpu_memory_bytes) for row, each in pairs if each.gpu_memory_bytes]
     rows = []
@@ -47,7 +47,7 @@ def own_rows() -> list[BenchmarkRow]:
     return rows
 
 
-def _measured() -> Iterator[Measured]:
+def measured_steps() -> Iterator[Measured]:
     """Yield the measured training steps that run op by op on a batch of one length."""
     for line in STEPS.read_text(encoding="utf-8").splitlines()[1:]:
         row = json.loads(line)
@@ -58,12 +58,23 @@ def _measured() -> Iterator[Measured]:
             yield row
 
 
-def _predict(asked: Measured, folder: Path) -> Estimate:
-    path = folder / "config.json"
+def write_configuration(asked: Measured, folder: Path) -> Path:
+    """Write the ``config.json`` of a configuration's model into a folder of its own."""
+    path = folder / str(asked["model"]) / "config.json"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(MODELS[asked["model"]]), encoding="utf-8")
-    options = WorkloadOptions(
+    return path
+
+
+def options_of(asked: Measured) -> WorkloadOptions:
+    """Return the options of a configuration."""
+    return WorkloadOptions(
         batch=asked["batch"], seq=asked["length"], precision=PRECISIONS[asked["precision"]],
         attention=asked["attention"], optimizer=OPTIMIZERS[asked["optimizer"]], accumulate=asked["accumulation"],
         checkpointing=asked["recompute"] or None, lora=asked["rank"] or None, lora_targets=asked["adapter"] or None,
     )  # fmt: skip
-    return estimate(read_workload([str(path)], options), toolbox(), on=[DEVICE]).estimates[0]
+
+
+def _predict(asked: Measured, folder: Path) -> Estimate:
+    workload = read_workload([str(write_configuration(asked, folder))], options_of(asked))
+    return estimate(workload, toolbox(), on=[DEVICE]).estimates[0]

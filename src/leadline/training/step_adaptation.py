@@ -76,8 +76,10 @@ class AdaptedStepModel(DecoderStepModel):
         return np.zeros(len(steps))
 
 
-def with_measured_host(model: DecoderStepModel, launch_s: float) -> KnownHostStepModel:
-    """Return the model in a host that takes ``launch_s`` seconds for an op, as measured on small ops."""
+def with_measured_host(
+    model: DecoderStepModel, launch_s: float, spread: float = MEASURED_HOST_SPREAD
+) -> KnownHostStepModel:
+    """Return the model in a host that takes ``launch_s`` seconds for an op, with the deviation of its logarithm."""
     theta, covariance = model.theta.copy(), model.covariance.copy()
     place = NAMES.index("launch_s")
     ratio = math.log(launch_s) - theta[place]
@@ -85,7 +87,7 @@ def with_measured_host(model: DecoderStepModel, launch_s: float) -> KnownHostSte
         each = NAMES.index(name)
         theta[each] += ratio
         covariance[each, :] = covariance[:, each] = 0.0
-        covariance[each, each] = MEASURED_HOST_SPREAD**2
+        covariance[each, each] = spread**2
     return KnownHostStepModel(**_fields(model) | {"theta": theta, "covariance": covariance})
 
 

@@ -112,8 +112,14 @@ def test_a_broken_file_is_reported_with_the_fix(config, table):
             "workload,colour,step_s\n{config},red,0.1\n",
             "line 2 of {path} cannot be used: Object contains unknown",
         ),
-        ("workload,gpus,precision,step_s\n{config},2,fp32,0.1\n", "line 2 of {path} ran on 2 GPUs, but only training steps"),
-        ("workload,batch,seq,precision,step_s\n{config},1,512,fp32,0.1\n", "has 1 steps, but at least 5 on one GPU are needed, or 3 training steps"),
+        (
+            "workload,gpus,precision,step_s\n{config},2,fp32,0.1\n",
+            "line 2 of {path} ran on 2 GPUs, but only training steps of language models in 16 bits may",
+        ),
+        (
+            "workload,batch,seq,precision,step_s\n{config},1,512,fp32,0.1\n",
+            "has 1 steps, but at least 5 on one GPU are needed, or 3 training steps",
+        ),
     ],
     ids=["no seconds", "no number", "negative", "no workload", "no batch", "no option", "two GPUs", "one row"],
 )
@@ -132,7 +138,7 @@ def test_steps_that_contradict_each_other_are_not_learned_from(config, tmp_path)
     path.write_text("\n".join(["workload,batch,seq,precision,step_s", *rows]) + "\n")
     with pytest.raises(
         InvalidInput,
-        match=r"does not improve the estimates: on left-out models, the maker's figures has an error of \d+%",
+        match=r"does not improve the estimates: on left-out models, the learned kernels has an error of \d+%",
     ):
         adapt(path, toolbox(), device=DEVICE)
 
