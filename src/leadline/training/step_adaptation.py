@@ -33,6 +33,9 @@ HOST = 1.0
 OWN = {"reduction_launch_s": 1.0, "step_s": 0.6, "eager": 0.5, "flash2": 0.3, "written": 0.3, **CLUSTER}
 SPEED = ("products", "products_narrow", "flash1", "flash2", "flash3", "written", "eager", "stream", "inner", "head",
          "optimizer_bytes")  # fmt: skip
+# Host seconds of an op in a model of transformers over those in plain modules, which `leadline calibrate` times, and
+# their log deviation: 5 models on a busy CPU took 1.2 to 3.6 times as long (`python -m benchmarks.gpu_steps.host`).
+TRANSFORMERS_HOST, TRANSFORMERS_SPREAD = 2.2, 0.35
 # Log deviation of a step between models of one source; measured steps count as ``NOISE_COUNT`` such steps against it.
 NOISE, NOISE_COUNT = 0.15, 5.0
 TAILS = 4.0  # degrees of freedom of a step's error: one odd step has little weight

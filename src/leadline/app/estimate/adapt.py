@@ -246,13 +246,14 @@ def _adapt(device: Device, traced: Sequence[_TracedStep], path: Path, notes: lis
         steps = [step.whole for step in whole if step.whole]
         runs = _runs(whole)
         record, coefficients = adapt_whole_steps(steps, runs.step_s, runs.model, path.name)
-        if record.error > min(MAX_ERROR, record.before):
+        # Priors keep it near the shipped model, so only steps that contradict each other do harm.
+        if record.error > MAX_ERROR:
             off = f"error {record.error:.0%} with them, {record.before:.0%} without"
             notes.append(f"{record.runs} whole training steps not used: {off}")
             record = coefficients = None
     if record and not device.launch_s:
         device = device.with_launch(record.launch_s)
-    alone = [step for step in traced if step.step.workload.gpus == 1]
+    alone = [step for step in traced if step.step.workload.gpus == 1 and not (record and step.whole)]
     if len(alone) < LEAST_STEPS and record is None:
         raise InvalidInput(
             f"{path} has {len(traced)} steps, but at least {LEAST_STEPS} on one GPU are needed, or {LEAST_WHOLE_STEPS} "
@@ -273,8 +274,7 @@ def _adapt_groups(
     models = OpUtilizationModels({})
     groups: dict[tuple[StepGroup, bool], list[_TracedStep]] = defaultdict(list)
     for step in traced:
-        if step.whole is None:
-            groups[find_step_group(step.job.step, device), is_channels_last(step.job.step)].append(step)
+        groups[find_step_group(step.job.step, device), is_channels_last(step.job.step)].append(step)
     for (group, channels_last), rows in groups.items():
         if len(rows) < LEAST_STEPS:
             continue

@@ -25,6 +25,8 @@ from leadline.training.decoder_steps import (
     shipped_step_model_errors,
 )
 from leadline.training.step_adaptation import (
+    TRANSFORMERS_HOST,
+    TRANSFORMERS_SPREAD,
     AdaptedCoefficients,
     adapt_step_model,
     with_coefficients,
@@ -65,9 +67,14 @@ def step_model_of(device: Device, launch_s: float | None = None) -> tuple[Decode
         )
     if not measured_s:
         return model, (why,)
-    source = "set with --launch" if launch_s else "measured by leadline calibrate"
-    host = f"the host takes {format_duration(measured_s)} an op, {source}"
-    return with_measured_host(model, measured_s), (why, host)
+    if launch_s:
+        host = f"the host takes {format_duration(launch_s)} an op (--launch)"
+        return with_measured_host(model, launch_s), (why, host)
+    host = (
+        f"the host takes {format_duration(measured_s)} an op of plain modules, by leadline calibrate; assumed: "
+        f"{TRANSFORMERS_HOST} times that in a model of transformers"
+    )
+    return with_measured_host(model, TRANSFORMERS_HOST * measured_s, TRANSFORMERS_SPREAD), (why, host)
 
 
 def find_training_step(workload: Workload, job: TracedJob, device: Device) -> TrainingStep | None:

@@ -154,6 +154,7 @@ class RooflineKernels:
 
     name = "maker's figures"
     tier = Tier.SPECS
+
     def __init__(self, device: Device, *, spread: float = UNMEASURED_SPREAD, reasons: tuple[str, ...] = ()) -> None:
         self.device, self.spread, self.reasons = device, spread, reasons
         self._bytes_per_s, self.host_spread = require_bandwidth(device), host_spread(device)
