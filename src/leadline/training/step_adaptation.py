@@ -7,7 +7,7 @@ factor of their launches.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from msgspec import structs
@@ -135,7 +135,7 @@ def with_coefficients(model: DecoderStepModel, adapted: AdaptedCoefficients) -> 
     return AdaptedStepModel(**_fields(model) | kept)
 
 
-def _fields(model: DecoderStepModel) -> dict[str, object]:
+def _fields(model: DecoderStepModel) -> dict[str, Any]:
     return {name: getattr(model, name) for name in structs.asdict(model)}
 
 
