@@ -27,7 +27,10 @@ from leadline.training.step_adaptation import adapt_step_model, with_coefficient
 
 COUNTS, SEEDS, LIMIT = (3, 5, 10), 10, 12.0
 """Numbers of steps that a model is adapted to, draws of each, and the largest median error in percent."""
-COLUMNS = ("batch", "seq", "precision", "attention", "optimizer", "accumulate", "checkpointing", "lora", "lora_targets")
+COLUMNS = (
+    "batch", "seq", "seq_max", "precision", "attention", "optimizer", "accumulate", "checkpointing", "peft",
+    "lora_targets",
+)  # fmt: skip
 
 Outcome = tuple[float, Interval]
 """Measured and predicted seconds of a step."""

@@ -15,6 +15,7 @@ from benchmarks.scale.collectives import collective_results
 from benchmarks.scale.fit import fit_step_model
 from benchmarks.scale.hosts import own_host_rows, sweep_host_rows
 from benchmarks.scale.own_steps import own_rows
+from benchmarks.scale.power import power_rows
 from benchmarks.scale.published import published_rows
 from benchmarks.scale.rows import PER_NODE, SLOWEST_SWEPT_MFU, SWEEP, ScaleRow, scale_rows
 from leadline.app.composition import toolbox
@@ -43,7 +44,7 @@ COUNTED = 8
 def run(*, quick: bool = False, data: Path | None = None, progress: Progress = lambda *_: None) -> BenchmarkResult:
     """Fit and test on the measured data in the folder ``data``.
 
-    ``quick`` leaves every second source in, and collectives out.
+    ``quick`` leaves every second source in, and collectives and power limits out.
 
     Raises:
         InvalidInput: No folder was given, or it lacks a table.
@@ -72,7 +73,7 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
         *_source_rows(rows, predictions, left),
         *_generation_rows(rows, by_generation, generations),
         *_slow_rows(slow, slowed),
-        *([] if quick else collective_results(data)),
+        *([] if quick else [*collective_results(data), *power_rows(data)]),
         *published_rows(),
         *own_rows(),
         *([] if quick else own_host_rows()),

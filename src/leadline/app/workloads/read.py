@@ -19,6 +19,7 @@ from leadline.app.workloads.options import (
     parse_choice,
     parse_launch,
     parse_network_rate,
+    parse_power_limit,
     read_batch_lengths,
 )
 from leadline.core.documents import MOST_TOML_BYTES, explain_read_error, from_toml, split_command
@@ -250,6 +251,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         needs_gpus=options.gpus is not None or launched_on_gpus,
         parallelism=parallelism,
         network=None if options.network is None else parse_network_rate(options.network),
+        power_limit_w=None if options.power_limit is None else parse_power_limit(options.power_limit),
         adapters=build_adapters(options, source.kind, phase, parallelism),
         quantization=build_quantization(options, precision),
         generated=options.generate,

@@ -14,6 +14,7 @@ import numpy as np
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device
 from leadline.estimators.ports import Array, Stored
+from leadline.estimators.step_time.power_limit import matrix_share
 
 # Name: start of a fit. The fit and the stored curves have logarithms.
 PARAMETERS = {
@@ -75,7 +76,7 @@ class ProductCurves(Stored):
         pairs = [(device.compute_capability or "", kind) for device, kind in zip(devices, kinds, strict=True)]
         logs = {pair: self._parameters(*pair) for pair in set(pairs)}
         columns = (
-            [dense_peak(device, dtype) for device, dtype in zip(devices, dtypes, strict=True)],
+            [sustained_peak(device, dtype) for device, dtype in zip(devices, dtypes, strict=True)],
             [device.memory_bytes_per_s for device in devices],
             [device.compute_units or USUAL_UNITS for device in devices],
             [ITEM_BYTES.get(dtype, 2.0) for dtype in dtypes],
@@ -90,12 +91,15 @@ class ProductCurves(Stored):
         return np.asarray(self.logs[alike or slice(None)].mean(axis=0))
 
 
-def dense_peak(device: Device, dtype: str) -> float:
-    """Return the dense peak of a dtype in FLOP/s; ``InvalidInput`` if it is not in the catalog."""
+def sustained_peak(device: Device, dtype: str) -> float:
+    """Return the dense peak of a dtype that the power limit sustains, in FLOP/s.
+
+    The curves were measured on boards that sustain all of it. ``InvalidInput`` if the peak is not in the catalog.
+    """
     peak = device.peak_flops_per_s.get(dtype)
     if not peak:
         raise InvalidInput(f"{device.name} has no {dtype} peak in the catalog: ask for another number format")
-    return peak
+    return peak * matrix_share(device)
 
 
 def product_seconds(
