@@ -17,6 +17,7 @@ from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
 from leadline.estimators import gpu_memory_interval, walltime
+from leadline.estimators.compiled_kernels import ReplayedKernels, launched_as
 from leadline.estimators.memory.device import PeakMemory, describe_jax_memory, job_peak, usable_bytes
 from leadline.estimators.memory.workspaces import Workspaces
 from leadline.estimators.parallelism.divided_memory import (
@@ -28,7 +29,6 @@ from leadline.estimators.parallelism.division import DividedStep, divide_step
 from leadline.estimators.parallelism.fabric import SCALE_SPREAD, Fabric, job_fabric
 from leadline.estimators.parallelism.tensor import tensor_share
 from leadline.estimators.recent_cache import RecentCache, RecentResults
-from leadline.estimators.step_time.compiled_kernels import ReplayedKernels, launched_as
 from leadline.estimators.step_time.roofline import MATRIX_KINDS, RooflineKernels
 from leadline.estimators.step_time.selection import Domain, find_domain
 from leadline.estimators.token_times import (
