@@ -43,6 +43,7 @@ class WorkloadKeywords(TypedDict, total=False):
     paged: bool
     precision: str
     attention: str
+    launch: str
     optimizer: str
     lora: int
     lora_targets: str
