@@ -29,7 +29,7 @@ from leadline.estimators.parallelism.division import DividedStep, divide_step
 from leadline.estimators.parallelism.fabric import SCALE_SPREAD, Fabric, job_fabric
 from leadline.estimators.parallelism.tensor import tensor_share
 from leadline.estimators.recent_cache import RecentCache, RecentResults
-from leadline.estimators.step_time.roofline import MATRIX_KINDS, RooflineKernels
+from leadline.estimators.step_time.roofline import HOST_SPREAD, MATRIX_KINDS, SLOW_HOST, RooflineKernels
 from leadline.estimators.step_time.selection import Domain, find_domain
 from leadline.estimators.token_times import (
     GraphTime,
@@ -181,7 +181,17 @@ def _predict_graph(model: KernelModel, workload: Workload, job: TracedJob, devic
         faster, slower = step_s / min(divided.fastest_s, step_s), max(divided.slowest_s, step_s) / step_s
         parts |= {"communication": sum(divided.sent_s.values())}
         reasons += divided.sentences
-    return GraphTime(_log_normal(step_s, spread).widened(faster, slower), parts, tuple(reasons))
+    interval = _log_normal(step_s, spread)
+    if device.kind is not DeviceKind.CPU and model.host_spread >= HOST_SPREAD:
+        slowed = _slow_host_deviation(kernels_s / workload.parallelism.tensor, launches_s)
+        interval = replace(interval, high=_log_normal(step_s, math.hypot(spread, slowed)).high)
+    return GraphTime(interval.widened(faster, slower), parts, tuple(reasons))
+
+
+def _slow_host_deviation(kernels_s: float, launches_s: float) -> float:
+    """Return the log deviation by which an unknown host may be slower; it counts upwards only."""
+    fast_s, slow_s = (math.hypot(kernels_s**2, (times * launches_s) ** 2) ** 0.5 for times in (1.0, SLOW_HOST))
+    return math.log(slow_s / fast_s) / NORMAL_90 if launches_s else 0.0
 
 
 def _spread(model: KernelModel, graph: OpGraph, kernels_s: float, launches_s: float) -> float:

@@ -23,6 +23,7 @@ from leadline.estimators.parallelism.step_parts import NAMES, log_slopes, step_p
 from leadline.estimators.parallelism.training_step import StepTable, TrainingStep
 from leadline.estimators.ports import Array, Stored
 from leadline.estimators.step_time.power_limit import describe_power_limit
+from leadline.estimators.step_time.roofline import SLOW_HOST
 from leadline.files.arrays import read_arrays
 from leadline.training.shipped_files import read_shipped
 from leadline.uncertainty.normalized_scores import NormalizedScores
@@ -37,7 +38,7 @@ MAGNITUDES = ("GPUs", "channels", "parameters", "tokens a sequence", "tokens a m
 CLUSTER = {"launch_s": 0.5, "network": 0.35, "data_exposed": 0.35}
 # Logarithm of a slow host's launch times: 50 µs a kernel, against the 10 of the fit. It counts upwards only, and whole
 # since a step waits for its host or does not.
-SLOW_HOST = np.where(np.isin(NAMES, ("launch_s", "reduction_launch_s")), np.log(5.0), 0.0)
+SLOW_LAUNCHES = np.where(np.isin(NAMES, ("launch_s", "reduction_launch_s")), np.log(SLOW_HOST), 0.0)
 # Steps with experts: the deviation of 52 configurations of two frameworks, each left out of the fit.
 EXPERTS = 0.35
 # CUDA graphs: the one such step that was measured, of small kernels, took 3.1 times the prediction.
@@ -61,7 +62,7 @@ class DecoderStepModel(Stored):
     (``log_magnitudes``) of the training data, and ``architectures`` those of their GPUs.
     """
 
-    slow_host: ClassVar[Array] = SLOW_HOST
+    slow_host: ClassVar[Array] = SLOW_LAUNCHES
     cluster: ClassVar[Mapping[str, float]] = CLUSTER
 
     curves: ProductCurves

@@ -121,6 +121,8 @@ MEASURED_HOST_SPREAD = 0.2
 UNMEASURED_SPREAD = 0.40
 # Log spread of the launch time on unmeasured hosts: nine in ten from 5 to 17 µs.
 HOST_SPREAD = 0.40
+# A slow host takes so many times as long for a launch: 26 to 96 µs were seen on a virtual machine (`gpu_steps`).
+SLOW_HOST = 5.0
 # Power of float32 arithmetic outside the matrix units, per TFLOP/s and nanometre of the process.
 WATT_PER_TFLOP_NM = 1.45
 # Edge of the output tile in which work is counted.
