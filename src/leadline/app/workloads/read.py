@@ -19,6 +19,7 @@ from leadline.app.workloads.options import (
     parse_choice,
     parse_network_rate,
     read_batch_lengths,
+    read_cache_dtype,
 )
 from leadline.core.documents import MOST_TOML_BYTES, explain_read_error, from_toml, split_command
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName, excerpt
@@ -214,7 +215,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     check_layout(options, phase)
     parallelism.copies(gpus)
     precision = parse_choice(Precision, PRECISION_ALIASES.get(options.precision or "", options.precision), "precision")
-    check_narrow_products(precision, source.kind, phase, options)
+    check_narrow_products(precision, source.kind, options)
     optimizer = parse_choice(Optimizer, options.optimizer, "optimizer")
     check_optimizer(optimizer, source.kind)
     padding = read_batch_lengths(options, source.kind)
@@ -247,7 +248,8 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         parallelism=parallelism,
         network=None if options.network is None else parse_network_rate(options.network),
         adapters=build_adapters(options, source.kind, phase, parallelism),
-        quantization=build_quantization(options, precision),
+        quantization=build_quantization(options, precision, source.kind, phase),
+        cache_dtype=read_cache_dtype(options),
         generated=options.generate,
         paged=bool(options.paged),
         name=options.name or _name_of(source),

@@ -29,6 +29,7 @@ class ModelBuilder:
             the loss is known, except under checkpointing.
         last_only: Score the last token alone, as generation does.
         paged: The cache is written into blocks.
+        cache_dtype: Type of the numbers in these blocks; ``None`` for that of the keys and values.
         past: Cache that a decode step starts from, by layer. The step consumes it.
         cache: Cache that the pass leaves.
         inputs: Inputs, held until the step ends.
@@ -46,6 +47,7 @@ class ModelBuilder:
     caching: bool = True
     last_only: bool = False
     paged: bool = False
+    cache_dtype: str | None = None
     past: list[CachedTensor] = field(default_factory=list)
     cache: list[CachedTensor] = field(default_factory=list)
     inputs: list[TapeTensor] = field(default_factory=list)
@@ -106,6 +108,8 @@ class ModelBuilder:
         if not self.caching:
             return tensors
         dtype = "float32" if any(tensor.dtype == "float32" for tensor in tensors) else tensors[0].dtype
+        if self.cache_dtype is not None:
+            dtype = self.cache_dtype
         if self.past and self.paged:
             cached = tuple(write_in_place(self.tape, self.past.pop(0), tensor) for tensor in tensors)
         elif self.past:
