@@ -152,6 +152,13 @@ class AttentionImplementation(StrEnum):
     FLASH = "flash"  # flash attention, in 16 bits
 
 
+class LossKernel(StrEnum):
+    """How the cross entropy of a language model is computed in training."""
+
+    PLAIN = "plain"  # from the scores of all tokens, which are in memory
+    FUSED = "fused"  # with the output layer, a few tokens at a time (Liger Kernel's fused linear cross entropy)
+
+
 class Sharding(StrEnum):
     """Tensors that the replicas of a model shard among themselves (ZeRO's stages, FSDP's strategies)."""
 
@@ -351,6 +358,7 @@ class Workload(Frozen):
     longest: int | None = None  # tokens of the longest batch, if batches are padded to their longest sample
     lengths: Lengths | None = None
     attention: AttentionImplementation | None = None  # of a config.json; None for the one that its file names
+    loss: LossKernel = LossKernel.PLAIN
     paged: bool = False  # True if the KV cache consists of small blocks instead of one tensor per layer
 
     @property

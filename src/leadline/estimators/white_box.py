@@ -58,13 +58,21 @@ class WholeStep(Frozen):
 WholeStepPredictor = Callable[[Workload, TracedJob, Device, Fabric], WholeStep | None]
 
 
+# Kernels of a serving engine for a job; `None` where an engine does not serve it.
+EngineSelector = Callable[[Workload, TracedJob, Device], KernelModel | None]
+
+
 class WhiteBox(Frozen):
-    """An ``Estimator`` over op graphs; ``predict_whole_step`` replaces the kernels where it can."""
+    """An ``Estimator`` over op graphs; ``predict_whole_step`` replaces the kernels where it can.
+
+    A job that a serving engine runs takes the ``engine_kernels``.
+    """
 
     host_memory: HostMemory
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: RooflineKernels(device)
     name: str = "white-box"
     predict_whole_step: WholeStepPredictor = lambda *_: None
+    engine_kernels: EngineSelector = lambda *_: None
     _peaks: RecentResults[PeakMemory] = field(default_factory=RecentResults)
     _domain: RecentCache[OpGraph, Domain] = field(default_factory=lambda: RecentCache(find_domain))
     _hosts: RecentResults[Interval] = field(default_factory=RecentResults)
@@ -106,14 +114,15 @@ class WhiteBox(Frozen):
         parts: dict[str, float] = {}
         tier, name = Tier.SPECS, self.name
         try:
-            model = self.kernels(device, job)
+            engine = self.engine_kernels(workload, job, device)
+            model = engine if engine is not None and runs_in_engine(workload, job) else self.kernels(device, job)
             tier, name = model.tier, f"{self.name}, {model.name}"
             if (step := self.predict_whole_step(workload, job, device, fabric)) is not None:
                 tier, name = Tier.LEARNED, f"{self.name}, {step.name}"
                 interval, parts = step.step_s, step.parts_s
                 reasons = [*step.reasons, *reasons]
             else:
-                priced, tokens = _predict_step(model, workload, job, device, fabric)
+                priced, tokens = _predict_step(model, engine, workload, job, device, fabric)
                 interval, parts = priced.interval, priced.parts
                 reasons = [*model.reasons, *priced.sentences, *reasons]
         except InvalidInput as error:
@@ -140,32 +149,42 @@ class WhiteBox(Frozen):
         return predict() if device.calibration else self._hosts.get(job, (workload, device.kind), predict)
 
 
+def runs_in_engine(workload: Workload, job: TracedJob) -> bool:
+    """Return whether only a serving engine runs a job: its cache is paged, or its products are in few bits."""
+    narrow = any(op.name.endswith("_scaled_mm") for op in job.step.ops)
+    return workload.phase is Phase.INFERENCE and (workload.paged or narrow)
+
+
 def _predict_step(
-    model: KernelModel, workload: Workload, job: TracedJob, device: Device, fabric: Fabric
+    model: KernelModel, engine: KernelModel | None, workload: Workload, job: TracedJob, device: Device, fabric: Fabric
 ) -> tuple[GraphTime, TokenTimes | None]:
     """Return the step as the job repeats it or whole answers, and the token times."""
 
     def price(graph: OpGraph, kernels: KernelModel = model) -> GraphTime:
-        return _predict_graph(kernels, workload, replace(job, step=graph), device, fabric)
+        one = replace(job, step=graph)
+        return _predict_graph(kernels, workload, one, device, fabric, engine=kernels is engine)
 
     if job.generation is None:
         return price(job.step), None
     answer = predict_answer(job, price)
-    captures = device.kind is not DeviceKind.CPU
-    replayed = predict_answer(job, partial(price, kernels=ReplayedKernels(model, model.tier))) if captures else None
+    captures = device.kind is not DeviceKind.CPU and model is not engine
+    replaying = engine or ReplayedKernels(model, model.tier)
+    replayed = predict_answer(job, partial(price, kernels=replaying)) if captures else None
     tokens = token_times(answer, replayed, workload, job)
     more = describe_token_times(tokens, least_decode_s(workload, job, device)) if tokens else ()
     return replace(answer.whole, sentences=(*answer.whole.sentences, *more)), tokens
 
 
-def _predict_graph(model: KernelModel, workload: Workload, job: TracedJob, device: Device, fabric: Fabric) -> GraphTime:
+def _predict_graph(
+    model: KernelModel, workload: Workload, job: TracedJob, device: Device, fabric: Fabric, *, engine: bool = False
+) -> GraphTime:
     """Return the time of one graph over the job's GPUs, the seconds by kind, and sentences."""
     step_s = model.step_s(job.step)
     parts = _seconds_by_kind(model, job)
     kernels_s = sum(parts.values())
     launches_s = sum(model.launch_s(op) * op.count for op in job.step.ops)
     spread = _spread(model, job.step, kernels_s / workload.parallelism.tensor, launches_s) * (
-        1.5 if job.low_confidence else 1.0
+        1.5 if job.low_confidence and not engine else 1.0
     )
     reasons = [_largest_part(parts, kernels_s, model, job, device)] if kernels_s else []
     if device.kind is not DeviceKind.CPU and launches_s > kernels_s:
@@ -173,7 +192,7 @@ def _predict_graph(model: KernelModel, workload: Workload, job: TracedJob, devic
     parts["launch"] = launches_s
     faster = slower = 1.0
     matrix_share = sum(parts.get(kind, 0.0) for kind in MATRIX_KINDS) / kernels_s if kernels_s else 1.0
-    divided = _divide(model, workload, job, device, step_s, launches_s, matrix_share, fabric)
+    divided = _divide(model, workload, job, device, step_s, launches_s, matrix_share, fabric, engine=engine)
     if divided is not None:
         link_spread = divided.link_spread * divided.exposed_s / divided.step_s
         step_s, spread = divided.step_s, math.hypot(spread, link_spread, SCALE_SPREAD * math.log(fabric.islands))
@@ -196,7 +215,7 @@ def _spread(model: KernelModel, graph: OpGraph, kernels_s: float, launches_s: fl
 
 def _divide(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, whole_s: float, launches_s: float,
-    matrix_share: float, fabric: Fabric,
+    matrix_share: float, fabric: Fabric, *, engine: bool,
 ) -> DividedStep | None:  # fmt: skip
     """Return the step divided over the GPUs; ``None`` for one GPU or independent copies."""
     plan = workload.parallelism
@@ -218,6 +237,7 @@ def _divide(
         launches_s=launches_s,
         matrix_share=matrix_share,
         fabric=fabric,
+        engine=engine,
     )
 
 

@@ -70,6 +70,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_cache_dtype: str | None = None
     precision: str | None = None
     attention: str | None = None
+    loss: str | None = None
     optimizer: str | None = None
     lora: int | None = None
     lora_targets: str | None = None

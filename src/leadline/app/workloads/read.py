@@ -29,6 +29,7 @@ from leadline.core.workload import (
     AttentionImplementation,
     Dataset,
     InputShape,
+    LossKernel,
     ModelKind,
     ModelSource,
     Optimizer,
@@ -229,6 +230,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         lengths=padding.lengths,
         precision=precision,
         attention=_attention(options, source.kind),
+        loss=_loss(options, source.kind, phase),
         optimizer=optimizer,
         accumulation=options.accumulate or 1,
         recompute=read_recompute(options),
@@ -345,3 +347,9 @@ def _name_of(source: ModelSource) -> str:
         return Path(script).stem
     path = Path(source.reference.rpartition(":")[0] or source.reference)
     return path.parent.name if path.name == "config.json" and path.parent.name else path.stem
+
+
+def _loss(options: WorkloadOptions, kind: ModelKind, phase: Phase) -> LossKernel:
+    if options.loss is not None and (kind is not ModelKind.HF_CONFIG or phase is not Phase.TRAINING):
+        raise InvalidInput(f"--loss is {options.loss}, but it is for the training of a config.json: leave it out")
+    return parse_choice(LossKernel, options.loss, "loss") or LossKernel.PLAIN

@@ -30,7 +30,14 @@ PARAMETERS = {
     "cast": 1.0,  # passes of the left operand in 16 bits that casting to 8 bits or fewer takes
 }  # fmt: skip
 TILES = ((256, 128, 0), (128, 256, 0), (128, 128, 1), (128, 64, 2), (64, 128, 2), (64, 64, 3))  # m, n, parameter
-ITEM_BYTES = {"float8": 1.0, "float4": 0.5625}  # with a scale in 8 bits for each 16 values of NVFP4
+# Bytes of an element of the left and the right operand, with scales: 8 bits for each 16 values of NVFP4, 16 bits for
+# each 128 int4 weights. Others have two bytes. Weights alone are in few bits where the name says so.
+OPERAND_BYTES = {
+    "float8": (1.0, 1.0), "float4": (0.5625, 0.5625), "int8": (1.0, 1.0), "int8-weights": (2.0, 1.0),
+    "int4-weights": (2.0, 0.515625),
+}  # fmt: skip
+ARITHMETIC = {"int8-weights": "bfloat16", "int4-weights": "bfloat16"}
+"""Number format of the multiplication, where it is not that of the name."""
 USUAL_UNITS = 128  # of a device whose number of multiprocessors is not in the catalog
 CLOCKS_SETTLE_S = 2e-3  # half of the slowdown shows in products of that length: an assumption
 
@@ -41,15 +48,16 @@ class Rates(NamedTuple):
     peak: Array
     memory: Array
     units: Array
-    item_bytes: Array
+    left_bytes: Array
+    right_bytes: Array
     parameters: Array  # (parameters, n, 1)
 
 
 class ProductCurves(Stored):
     """The law's parameters for GPU generations and dtypes.
 
-    ``names`` are like ``9.0 bfloat16``: a compute capability, and the dtype of the operands. ``logs`` (curves,
-    parameters) has the logarithms of ``PARAMETERS``.
+    ``names`` are like ``9.0 bfloat16``: a compute capability, and the dtype of the operands. float16 is bfloat16,
+    and ``int4-weights`` meet 16-bit activations. ``logs`` (curves, parameters) has the logarithms of ``PARAMETERS``.
     """
 
     names: tuple[str, ...]
@@ -75,13 +83,13 @@ class ProductCurves(Stored):
         pairs = [(device.compute_capability or "", kind) for device, kind in zip(devices, kinds, strict=True)]
         logs = {pair: self._parameters(*pair) for pair in set(pairs)}
         columns = (
-            [dense_peak(device, dtype) for device, dtype in zip(devices, dtypes, strict=True)],
+            [dense_peak(device, ARITHMETIC.get(dtype, dtype)) for device, dtype in zip(devices, dtypes, strict=True)],
             [device.memory_bytes_per_s for device in devices],
             [device.compute_units or USUAL_UNITS for device in devices],
-            [ITEM_BYTES.get(dtype, 2.0) for dtype in dtypes],
+            *zip(*[OPERAND_BYTES.get(dtype, (2.0, 2.0)) for dtype in dtypes], strict=True),
         )
-        peak, memory, units, item_bytes = (np.array(column, np.float64)[:, None] for column in columns)
-        return Rates(peak, memory, units, item_bytes, np.exp([logs[pair] for pair in pairs]).T[:, :, None])
+        peak, memory, units, left, right = (np.array(column, np.float64)[:, None] for column in columns)
+        return Rates(peak, memory, units, left, right, np.exp([logs[pair] for pair in pairs]).T[:, :, None])
 
     def _parameters(self, capability: str, dtype: str) -> Array:
         if (name := self.curve_of(capability, dtype)) is not None:
@@ -118,7 +126,7 @@ def product_seconds(
     settled = 1.0 if busy else computing / (computing + CLOCKS_SETTLE_S)
     computing = computing * (1 + p["sustained"] * settled)
     if not busy:
-        computing = computing + np.where(rates.item_bytes < 2, p["cast"] * 2 * groups * m * k / rates.memory, 0.0)
-    moved = groups * (rates.item_bytes * (m + n) * k + 2 * m * n) / (rates.memory * p["memory"])
+        computing = computing + np.where(rates.left_bytes < 2, p["cast"] * 2 * groups * m * k / rates.memory, 0.0)
+    moved = groups * ((rates.left_bytes * m + rates.right_bytes * n) * k + 2 * m * n) / (rates.memory * p["memory"])
     q = p["overlap"]
     return np.asarray(p["launch_s"] + (computing**q + moved**q) ** (1 / q))

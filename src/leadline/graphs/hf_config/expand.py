@@ -8,7 +8,7 @@ from leadline.core.documents import parse_json
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, TracedJob
-from leadline.core.workload import AttentionImplementation, Phase, Precision, Quantization, Workload
+from leadline.core.workload import AttentionImplementation, LossKernel, Phase, Precision, Quantization, Workload
 from leadline.files.read import read_input_text
 from leadline.graphs.hf_config.families import read_attention, read_model_shape, use_attention
 from leadline.graphs.hf_config.generation import CACHE_BLOCK, CacheLayout, cache_layout, expand_decode_steps
@@ -90,6 +90,9 @@ def _check_shape(workload: Workload, shape: ModelShape, config: dict[str, Any], 
     """Refuse options that the model has no use for, or no room."""
     if workload.adapters is not None and shape.source is not None:
         raise InvalidInput(f"--lora adapts language models, not this {shape.family}: leave it out")
+    head = shape.head
+    if workload.loss is LossKernel.FUSED and (not head.outputs or head.transform or head.pooled or head.bias):
+        raise InvalidInput(f"--loss fused is for models that predict the next token, not this {shape.family}")
     vision = shape.vision if isinstance(shape, StackShape) else None
     if vision is not None and choices.sequence < vision.tokens:
         raise InvalidInput(f"--seq {choices.sequence} is shorter than one image, which has {vision.tokens} tokens")
@@ -171,7 +174,8 @@ class _Run(Frozen):
             quantization = INT8 if workload.quantization is Quantization.INT8 else bitsandbytes_4bit()
         dtype = "float32" if training and widens_weights(quantization) else precision.weights
         return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
-                     last_only=workload.generated is not None, paged=workload.paged, adapters=plan,
+                     last_only=workload.generated is not None,
+                     fused_loss=workload.loss is LossKernel.FUSED, paged=workload.paged, adapters=plan,
                      cache_dtype=workload.cache_dtype.stored if workload.cache_dtype else None,
                      quantization=quantization)  # fmt: skip
 
