@@ -38,6 +38,9 @@ OPERAND_BYTES = {
 }  # fmt: skip
 ARITHMETIC = {"int8-weights": "bfloat16", "int4-weights": "bfloat16"}
 """Number format of the multiplication, where it is not that of the name."""
+# Rows of the smallest tiles, and of those that kernels before Blackwell have for fewer rows. Blackwell's matrix units
+# take no fewer than 64.
+SMALLEST_TILE, FEWEST_ROWS, BLACKWELL = 64, 32, 10
 USUAL_UNITS = 128  # of a device whose number of multiprocessors is not in the catalog
 CLOCKS_SETTLE_S = 2e-3  # half of the slowdown shows in products of that length: an assumption
 
@@ -48,6 +51,7 @@ class Rates(NamedTuple):
     peak: Array
     memory: Array
     units: Array
+    fewest_rows: Array
     left_bytes: Array
     right_bytes: Array
     parameters: Array  # (parameters, n, 1)
@@ -86,16 +90,22 @@ class ProductCurves(Stored):
             [dense_peak(device, ARITHMETIC.get(dtype, dtype)) for device, dtype in zip(devices, dtypes, strict=True)],
             [device.memory_bytes_per_s for device in devices],
             [device.compute_units or USUAL_UNITS for device in devices],
+            [_fewest_rows(device) for device in devices],
             *zip(*[OPERAND_BYTES.get(dtype, (2.0, 2.0)) for dtype in dtypes], strict=True),
         )
-        peak, memory, units, left, right = (np.array(column, np.float64)[:, None] for column in columns)
-        return Rates(peak, memory, units, left, right, np.exp([logs[pair] for pair in pairs]).T[:, :, None])
+        peak, memory, units, fewest, left, right = (np.array(column, np.float64)[:, None] for column in columns)
+        return Rates(peak, memory, units, fewest, left, right, np.exp([logs[pair] for pair in pairs]).T[:, :, None])
 
     def _parameters(self, capability: str, dtype: str) -> Array:
         if (name := self.curve_of(capability, dtype)) is not None:
             return np.asarray(self.logs[self.names.index(name)])
         alike = [place for place, name in enumerate(self.names) if name.endswith(f" {dtype}")]
         return np.asarray(self.logs[alike or slice(None)].mean(axis=0))
+
+
+def _fewest_rows(device: Device) -> int:
+    major = (device.compute_capability or "").partition(".")[0]
+    return SMALLEST_TILE if major.isdecimal() and int(major) >= BLACKWELL else FEWEST_ROWS
 
 
 def dense_peak(device: Device, dtype: str) -> float:
@@ -121,7 +131,8 @@ def product_seconds(
     for tile_m, tile_n, place in TILES:
         waves = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups / rates.units
         waves = waves + (np.ceil(waves) - waves) * idle
-        flops = 2.0 * tile_m * tile_n * (k + p["fill"]) * rates.units
+        rows = np.clip(m, rates.fewest_rows, tile_m) if tile_m == SMALLEST_TILE else tile_m
+        flops = 2.0 * rows * tile_n * (k + p["fill"]) * rates.units
         computing = np.minimum(computing, waves * flops / (rates.peak * rates.parameters[place]))
     settled = 1.0 if busy else computing / (computing + CLOCKS_SETTLE_S)
     computing = computing * (1 + p["sustained"] * settled)

@@ -13,7 +13,13 @@ import numpy as np
 from leadline.core.estimate import Tier
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind
 from leadline.core.hardware import Device
-from leadline.estimators.parallelism.product_times import ARITHMETIC, ProductCurves, dense_peak, product_seconds
+from leadline.estimators.parallelism.product_times import (
+    ARITHMETIC,
+    PARAMETERS,
+    ProductCurves,
+    dense_peak,
+    product_seconds,
+)
 from leadline.estimators.ports import Array
 from leadline.estimators.step_time.roofline import require_bandwidth
 
@@ -26,10 +32,15 @@ CACHE_SHARE, NARROW_CACHE_SHARE = 0.87, 0.7
 ATTENTION_S = 11e-6
 NARROW_CACHES = ("float8_e4m3fn", "int8")
 
+MEMORY = tuple(PARAMETERS).index("memory")
+COLD_SHARE = 0.92  # most of the bandwidth that products of large weights reach
 FUSED_PASSES = 3.0  # of a product's output through memory: norms, activations and residuals (an assumption)
 FUSED_S = 2e-6  # of a small fused kernel, beside its traffic (an assumption)
 MEMORY_SHARE = 0.8
 SCALED = "_scaled_mm"
+FOUR_BITS, EIGHT_BITS = 6.0, 12.0  # of a weight with its scales: fewer count as 4 or 8 bits
+STEP_S = 0.5e-3  # of a step beside its kernels
+SPREAD = 0.25
 
 
 class EngineKernels:
@@ -38,8 +49,6 @@ class EngineKernels:
     Args:
         curves: Times of matrix products.
         device: The GPU.
-        factor: Time of a whole step over that of its kernels.
-        constant_s: Seconds of each step beside its kernels.
         spread: Standard deviation of the logarithm of a step's time.
         reasons: Sentences for the output.
 
@@ -52,11 +61,9 @@ class EngineKernels:
     host_spread = 0.0
 
     def __init__(
-        self, curves: ProductCurves, device: Device, *, factor: float, constant_s: float, spread: float,
-        reasons: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
-        self.curves, self.device, self.reasons = curves, device, reasons
-        self.factor, self.constant_s, self.spread = factor, constant_s, spread
+        self, curves: ProductCurves, device: Device, *, spread: float = SPREAD, reasons: tuple[str, ...] = ()
+    ) -> None:
+        self.curves, self.device, self.spread, self.reasons = curves, device, spread, reasons
         self._memory = require_bandwidth(device)
         self._peak = dense_peak(device, "bfloat16" if "bfloat16" in device.peak_flops_per_s else "float16")
 
@@ -71,7 +78,7 @@ class EngineKernels:
     def step_s(self, graph: OpGraph) -> float:
         """Return the seconds of one pass."""
         kernels_s = sum(seconds * op.count for seconds, op in zip(self.ops_s(graph.ops), graph.ops, strict=True))
-        return kernels_s + self.constant_s
+        return kernels_s + STEP_S
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
         """Return the seconds of one call of each op; 0 for those that are fused into others."""
@@ -83,13 +90,15 @@ class EngineKernels:
         for dtype, places in by_dtype.items():
             for place, time in zip(places, self._products_s([ops[place] for place in places], dtype), strict=True):
                 seconds[place] = float(time)
-        return [self.factor * each for each in seconds]
+        return seconds
 
     def _products_s(self, ops: Sequence[Op], dtype: str) -> Array:
         """Return the seconds of products (n,) and of the fused ops behind each."""
         m, n, k = (np.array([[op.dims[side] for op in ops]], np.float64) for side in "mnk")
         groups = np.array([[op.dims.get("b", 1) for op in ops]], np.float64)
         rates = self.curves.rates([self.device], [dtype])
+        # A timed kernel may find its weights in the cache, and a step of a model does not.
+        rates.parameters[MEMORY] = np.minimum(rates.parameters[MEMORY], COLD_SHARE)
         product = product_seconds(rates, m, n, k, groups)[0]
         weighs = np.array([op.name != "aten.bmm" for op in ops])
         passes = FUSED_PASSES * 2 * (groups * m * n)[0] / (self._memory * MEMORY_SHARE)
@@ -108,7 +117,12 @@ class EngineKernels:
             return half
         b, m, n, k = (op.dims.get(side, 1) for side in "bmnk")
         bits = 8 * (op.bytes_read - 2.0 * b * m * k) / (b * n * k)
-        return "int4-weights" if bits < 6 else "int8-weights" if bits < 12 else half
+        if bits > EIGHT_BITS:
+            return half
+        # On Blackwell, engines multiply experts in MXFP4 by activations in few bits.
+        if bits < FOUR_BITS and b > 1 and "float4" in self.device.peak_flops_per_s:
+            return "float4"
+        return "int4-weights" if bits < FOUR_BITS else "int8-weights"
 
     def _moving_s(self, op: Op) -> float:
         """Return the seconds of attention, and of ops that gather rows; 0 for others."""

@@ -10,7 +10,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.workload import AttentionImplementation, LossKernel, Phase, Precision, Quantization, Workload
 from leadline.files.read import read_input_text
-from leadline.graphs.hf_config.families import read_attention, read_model_shape, use_attention
+from leadline.graphs.hf_config.families import read_attention, read_model_shape, use_attention, use_engine_attention
 from leadline.graphs.hf_config.generation import CACHE_BLOCK, CacheLayout, cache_layout, expand_decode_steps
 from leadline.graphs.hf_config.model import TransformerModel
 from leadline.graphs.hf_config.modules import ModelBuilder
@@ -74,6 +74,8 @@ def _read_shape(workload: Workload, config: dict[str, Any]) -> tuple[ModelShape,
     kernel = workload.attention or read_attention(config, reference)
     if kernel is not None:
         shape = use_attention(shape, kernel)
+    if workload.paged and kernel is None:
+        shape = use_engine_attention(shape)
     notes = [vision_note] if vision_note else []
     if missing_fields:
         notes.append(f"{reference} leaves out {', '.join(missing_fields)}: published defaults are used")
