@@ -32,7 +32,8 @@ Array = npt.NDArray[np.float64]
 Config = Mapping[str, object]
 
 
-def _llama(width: int, inner: int, heads: int, kv_heads: int, layers: int, vocabulary: int) -> dict[str, object]:
+def llama_config(width: int, inner: int, heads: int, kv_heads: int, layers: int, vocabulary: int) -> dict[str, object]:
+    """Return the configuration of a Llama of these sizes."""
     return {
         "model_type": "llama", "hidden_size": width, "intermediate_size": inner, "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "num_hidden_layers": layers, "vocab_size": vocabulary,
@@ -40,15 +41,15 @@ def _llama(width: int, inner: int, heads: int, kv_heads: int, layers: int, vocab
     }  # fmt: skip
 
 
-_QWEN3_32B = _llama(5120, 25600, 64, 8, 64, 151936) | {"model_type": "qwen3", "head_dim": 128}
+_QWEN3_32B = llama_config(5120, 25600, 64, 8, 64, 151936) | {"model_type": "qwen3", "head_dim": 128}
 _LLAMA_8B, _LLAMA_70B = (CONFIGURATIONS[name] | {"max_position_embeddings": 131072}
                          for name in ("LLAMA3_8B", "LLAMA3_70B"))  # fmt: skip
 _DEEPSEEK = CONFIGURATIONS["DeepSeekV3 (w/o MTP)"]
 MODELS: Mapping[str, Config] = {
     "Qwen/Qwen3-32B": _QWEN3_32B, "nvidia/Qwen3-32B-NVFP4": _QWEN3_32B, "meta-llama/Llama-3.1-70B": _LLAMA_70B,
     "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_8B, "nvidia/Llama-3.1-8B-Instruct-FP8": _LLAMA_8B,
-    "LLaMA 7B": _llama(4096, 11008, 32, 32, 32, 32000), "LLaMA 70B": _llama(8192, 28672, 64, 8, 80, 32000),
-    "Mistral 7B": _llama(4096, 14336, 32, 8, 32, 32000), "openai/gpt-oss-120b": CONFIGURATIONS["GPT OSS 120B"] | {
+    "LLaMA 7B": llama_config(4096, 11008, 32, 32, 32, 32000), "LLaMA 70B": llama_config(8192, 28672, 64, 8, 80, 32000),
+    "Mistral 7B": llama_config(4096, 14336, 32, 8, 32, 32000), "openai/gpt-oss-120b": CONFIGURATIONS["GPT OSS 120B"] | {
         "quantization_config": {"quant_method": "mxfp4"}, "_attn_implementation": None},
     "Qwen/Qwen3-235B-A22B-FP8": CONFIGURATIONS["Qwen3_235B_a22B"], "deepseek-ai/DeepSeek-R1": _DEEPSEEK,
     "deepseek-ai/DeepSeek-V3": _DEEPSEEK,

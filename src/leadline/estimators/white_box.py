@@ -161,8 +161,8 @@ def _predict_step(
     """Return the step as the job repeats it or whole answers, and the token times."""
 
     def price(graph: OpGraph, kernels: KernelModel = model) -> GraphTime:
-        one = replace(job, step=graph)
-        return _predict_graph(kernels, workload, one, device, fabric, engine=kernels is engine)
+        graph_job = replace(job, step=graph)
+        return _predict_graph(kernels, workload, graph_job, device, fabric, engine=kernels is engine)
 
     if job.generation is None:
         return price(job.step), None
