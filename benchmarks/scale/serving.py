@@ -61,6 +61,7 @@ DEVICES = {
     "H100-SXM-80GB": "H100 SXM5 80GB", "H200-SXM-141GB": "H200 SXM", "A100-SXM-80GB": "A100 SXM4 80GB", "L40S": "L40S",
 }  # fmt: skip
 FORMATS = {"fp16": "16 bits", "bf16": "16 bits", "": "16 bits", "fp8": "fp8", "fp4": "fp4"}
+EXPERTS = ", experts"
 ROWS_EACH = 2
 """Rows of each source, engine, model, format, device and number of GPUs."""
 FEWEST = 10
@@ -126,14 +127,14 @@ def _served(cells: Columns, numbers: Columns, row: int) -> Served:
         "quantize": chosen, "kv_cache_dtype": "fp8" if chosen else None,
     }  # fmt: skip
     source = f"{cells['source_id'][row]}, {cells['engine'][row]}"
-    kind = ", experts" if model in BLOCK_SCALED or own else ""
+    kind = EXPERTS if model in BLOCK_SCALED or own else ""
     return Served(source, FORMATS[quant] + kind, MODELS[model], DEVICES[str(cells["device"][row])], options, answer_s)
 
 
 def serving_rows(data: Path) -> list[BenchmarkRow]:
     """Return the errors of served answers by number format, and how many intervals hold.
 
-    Each source's intervals are as wide as the errors on the other sources.
+    Each source's intervals are as wide as the errors on the other sources, with experts or without.
     """
     answers = served_answers(data)
     pairs = [(served, *prediction) for served, prediction in zip(answers, _predict(answers), strict=True)]
@@ -141,22 +142,29 @@ def serving_rows(data: Path) -> list[BenchmarkRow]:
     before = np.array([abs(replayed / served.answer_s - 1) for served, _, replayed in pairs])
     sources, bits = np.array([served.source for served in answers]), np.array([served.bits for served in answers])
     inside = np.zeros(len(logs), bool)
-    for source in np.unique(sources):
-        others, same = np.abs(logs[sources != source]), sources == source
-        inside[same] = np.abs(logs[same]) <= np.quantile(others, 0.9)
+    kinds = np.char.endswith(bits, EXPERTS)
+    for source, kind in {*zip(sources.tolist(), kinds.tolist(), strict=True)}:
+        same, others = ((sources == source) & (kinds == kind), (sources != source) & (kinds == kind))
+        if others.any():
+            inside[same] = np.abs(logs[same]) <= np.quantile(np.abs(logs[others]), 0.9)
     rows = []
     for name in [*np.unique(bits).tolist(), "all"]:
         chosen = (bits == name) | (name == "all")
         errors = 100 * np.abs(np.expm1(logs[chosen]))
         count, how = int(chosen.sum()), f"median of predicted ÷ published {np.exp(np.median(logs[chosen])):.2f}"
         rows.append(BenchmarkRow(f"serving, {name}: median error", float(np.median(errors)), "%", n=count, how=how,
-                                 baseline=100 * float(np.median(before[chosen]))))  # fmt: skip
+                                 baseline=_median(100 * before[chosen])))  # fmt: skip
         if count >= FEWEST:
             held = 100 * float(inside[chosen].mean())
             title = f"serving, {name}: 90 % intervals that hold, source left out"
             rows.append(within(title, held, (85.0, 95.0), "%", n=count) if name == "all"
                         else BenchmarkRow(title, held, "%", n=count))  # fmt: skip
     return rows
+
+
+def _median(errors: Array) -> float | None:
+    """Return the median; ``None`` if the estimator refuses some of the rows."""
+    return float(np.median(errors)) if np.isfinite(errors).all() else None
 
 
 def _predict(answers: Sequence[Served]) -> Iterator[tuple[float, float]]:

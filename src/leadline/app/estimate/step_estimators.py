@@ -101,6 +101,14 @@ def predict_decoder_step(workload: Workload, job: TracedJob, device: Device, fab
     return WholeStep(DECODER_MODEL, prediction.step_s, dict(prediction.parts_s), (why, *prediction.sentences))
 
 
+ENGINE_ERRORS = (
+    "estimated with measured kernels of serving engines: median error of 11 % on 170 published answers of dense models "
+    "and of 23 % on 89 of models with experts"
+)
+UNTESTED_GPU = 0.35
+"""Deviation on GPUs of generations without measured products, as for training steps: an assumption."""
+
+
 def select_engine_kernels(workload: Workload, job: TracedJob, device: Device) -> KernelModel | None:
     """Return the kernels of a serving engine for a language model's inference in 16 bits or fewer on a GPU.
 
@@ -114,7 +122,13 @@ def select_engine_kernels(workload: Workload, job: TracedJob, device: Device) ->
     from leadline.estimators.step_time.engine_kernels import EngineKernels  # noqa: PLC0415 - numpy loads on use
     from leadline.training.decoder_steps import shipped_step_model  # noqa: PLC0415 - see above
 
+    curves, untested = shipped_step_model().curves, 0.0
+    reasons = [ENGINE_ERRORS]
+    if curves.curve_of(device.compute_capability or "", "bfloat16") is None:
+        untested = UNTESTED_GPU
+        name = device.architecture or device.name
+        reasons.append(f"extrapolating: no matrix product on {name} was measured; wider interval")
     try:
-        return EngineKernels(shipped_step_model().curves, device)
+        return EngineKernels(curves, device, untested=untested, reasons=tuple(reasons))
     except InvalidInput:
         return None

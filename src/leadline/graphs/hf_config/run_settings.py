@@ -177,7 +177,9 @@ def _describe_quantization(workload: Workload, choices: RunSettings, graph: OpGr
         ProductKernel.SCALED: "activations are quantized as well, and products are in the same format",
     }
     yield f"{stored}; {kernels[quantization.formats[0][0].kernel]}"
-    yield "no measured step has such weights: the interval of the time is wider"
+    in_engine = workload.paged or quantization.formats[0][0].kernel is ProductKernel.SCALED
+    if not in_engine or workload.phase is Phase.TRAINING:
+        yield "no measured step has such weights: the interval of the time is wider"
     if quantization.formats[0][0].kernel is ProductKernel.FUSED:
         yield f"engines without such a kernel unpack all weights when loading, to {format_bytes(2 * graph.parameters)}"
 
