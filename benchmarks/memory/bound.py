@@ -5,7 +5,10 @@ family are correlated, so coverage is judged by leaving out each family in turn.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from leadline.estimators.gpu_memory_interval import DOMAIN_FACTORS
+from leadline.estimators.step_time.selection import Domain
 
 TAIL = 0.05
 ENOUGH = 19
@@ -37,3 +40,27 @@ def exceeded_left_out(ratios: Sequence[float], families: Sequence[str]) -> float
         for ratio, family in zip(ratios, families, strict=True)
     ]
     return sum(above) / len(above)
+
+
+def transfer_bounds(sources: Mapping[str, Sequence[float]]) -> tuple[tuple[float, float], dict[str, float]]:
+    """Return the bounds of language models on a new source, and the share of each source above the others' bounds.
+
+    The bounds of a source are its own quantiles. Those of a new one are the widest of all sources, with those of vision
+    models, widened by how much the second widest were too narrow for the widest.
+
+    Args:
+        sources: Measured ÷ predicted memory of the runs of each source.
+    """
+    own = {name: bound_factors(ratios, [""] * len(ratios), without="none") for name, ratios in sources.items()}
+    shares = {}
+    for name, ratios in sources.items():
+        _, high = _widened([bounds for other, bounds in own.items() if other != name])
+        shares[name] = sum(ratio > high for ratio in ratios) / len(ratios)
+    return _widened(list(own.values())), shares
+
+
+def _widened(bounds: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    lows, highs = zip(*bounds, DOMAIN_FACTORS[Domain.VISION], strict=True)
+    lowest, low, *_ = sorted(lows)
+    highest, high, *_ = sorted(highs, reverse=True)
+    return lowest * min(lowest / low, 1.0), highest * max(highest / high, 1.0)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.memory.bound import bound_factors
 from benchmarks.results import BenchmarkRow, at_most
 from leadline.app.estimate.estimate import Toolbox, estimate
 from leadline.app.workloads.options import WorkloadOptions
@@ -22,8 +21,7 @@ from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.units import GB
 from leadline.core.workload import Adapters, Optimizer, Precision
-from leadline.estimators.gpu_memory_interval import DOMAIN_FACTORS, context_bytes
-from leadline.estimators.step_time.selection import Domain
+from leadline.estimators.gpu_memory_interval import context_bytes
 
 FOLDER, DEVICE = "peft_metamathqa", "L40S"
 MEDIAN, UNDER = 8.0, 6.0
@@ -88,22 +86,3 @@ def peft_rows(details: list[dict[str, object]]) -> list[BenchmarkRow]:
         at_most("peft: above the interval", 100 * float(np.mean(measured > high)), UNDER, "%", n=n),
         BenchmarkRow("peft: memory, largest error", float(np.max(errors)), "%", n=n),
     ]
-
-
-def transfer_bounds(qwen: list[float], peft: list[float]) -> tuple[tuple[float, float], float, float]:
-    """Return the bounds of language models, and the shares above the bounds of the other sources.
-
-    The bound of a source is its own quantiles. That of a new one is the widest of the others', widened by how much
-    such a bound was too narrow for Qwen's runs, the source that differs most. The arguments are ratios of measured to
-    predicted memory. The shares (0 to 1) are of Qwen's and of peft's runs.
-    """
-    qwen_low, qwen_high = bound_factors(qwen, [""] * len(qwen), without="none")
-    peft_low, peft_high = bound_factors(peft, [""] * len(peft), without="none")
-    vision = DOMAIN_FACTORS[Domain.VISION]
-    low, high = min(peft_low, vision[0]), max(peft_high, vision[1])
-    bounds = qwen_low * min(qwen_low / low, 1), qwen_high * max(qwen_high / high, 1)
-    return bounds, _share_above(qwen, high), _share_above(peft, qwen_high)
-
-
-def _share_above(ratios: list[float], bound: float) -> float:
-    return sum(ratio > bound for ratio in ratios) / len(ratios)

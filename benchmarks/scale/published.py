@@ -29,6 +29,11 @@ class PublishedStep:
     source: str
     options: dict[str, object] = field(default_factory=dict)
 
+    def command(self) -> str:
+        """Return the command that predicts the step from the model's published ``config.json``."""
+        flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in self.options.items())
+        return f'leadline estimate config.json {flags} --on "{self.device}"'
+
 
 def _step_s(parameters: float, tokens: float, flops_per_gpu: float, gpus: int, attention: float = 0.0) -> float:
     """Return the seconds of a step from its model FLOP/s: 6 a weight and token, and attention's."""
@@ -109,4 +114,5 @@ def _row(step: PublishedStep) -> BenchmarkRow:
         return BenchmarkRow(name, None, "ratio", how="no prediction")
     inside = found.low <= step.elapsed_s <= found.high
     how = f"{step.elapsed_s:.1f} s by {step.source}; predicted {found.point:.1f} s ({found.low:.1f} to {found.high:.1f}"
-    return within(name, found.point / step.elapsed_s, DEVICE_CLOSE, "ratio", how=f"{how}, holds: {inside})")
+    how += f", holds: {inside}); `{step.command()}`"
+    return within(name, found.point / step.elapsed_s, DEVICE_CLOSE, "ratio", how=how)

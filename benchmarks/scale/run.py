@@ -14,6 +14,7 @@ from benchmarks.scale.bridge_rows import CONFIGURATIONS
 from benchmarks.scale.collectives import collective_results
 from benchmarks.scale.fit import fit_step_model
 from benchmarks.scale.own_steps import own_rows
+from benchmarks.scale.power import power_rows
 from benchmarks.scale.published import published_rows
 from benchmarks.scale.rows import PER_NODE, SLOWEST_SWEPT_MFU, SWEEP, ScaleRow, scale_rows
 from benchmarks.scale.serving import serving_rows
@@ -44,7 +45,7 @@ COUNTED = 8
 def run(*, quick: bool = False, data: Path | None = None, progress: Progress = lambda *_: None) -> BenchmarkResult:
     """Fit and test on the measured data in the folder ``data``.
 
-    ``quick`` leaves every second source in, and collectives and inference out.
+    ``quick`` leaves every second source in, and collectives, power limits and inference out.
 
     Raises:
         InvalidInput: No folder was given, or it lacks a table.
@@ -71,7 +72,7 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
         *_source_rows(rows, predictions, left),
         *_generation_rows(rows, by_generation, generations),
         *_slow_rows(slow, slowed),
-        *([] if quick else [*collective_results(data), *serving_rows(data), *memory_rows(data)]),
+        *([] if quick else [*collective_results(data), *power_rows(data), *serving_rows(data), *memory_rows(data)]),
         *published_rows(),
         *own_rows(),
         _layout_row(),

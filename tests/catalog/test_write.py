@@ -36,7 +36,7 @@ RATE = st.none() | st.floats(1e-6, 1e6)
 NODES = st.builds(
     NodeType, WORD, COUNT, cpu_model=st.none() | TEXT, cores=COUNT, memory_bytes=BYTES, usable_memory_bytes=BYTES,
     device=st.none() | WORD, gpus=st.integers(0, 16), sockets=st.integers(1, 8), note=TEXT,
-    network_technology=st.none() | WORD.filter(states_no_number), nics=COUNT, scale_up_gpus=COUNT,
+    network_technology=st.none() | WORD.filter(states_no_number), nics=COUNT, scale_up_gpus=COUNT, power_limit_w=RATE,
     network_bytes_per_s=st.none() | st.integers(1, 10**5).map(lambda gigabits: gigabits * GBIT_BYTES),
 )  # fmt: skip
 BILLING = st.builds(

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory.bound import bound_factors
-from benchmarks.memory.fine_tunes import reserved_ratios
-from benchmarks.memory.peft_runs import transfer_bounds
+from benchmarks.memory.bound import bound_factors, transfer_bounds
+from benchmarks.memory.fine_tunes import source_ratios
 from leadline.catalog.read import TomlCatalog
 from leadline.core.estimate import Interval
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory
@@ -121,11 +120,8 @@ def details(bench):
 def test_the_ends_are_those_that_the_last_runs_of_the_benches_ask_for():
     seen = [detail["measured_gib"] / detail["predicted_gib"] for detail in details("detectors")]
     assert bound_factors(seen, ["all"] * len(seen)) == pytest.approx(DOMAIN_FACTORS[Domain.VISION], abs=0.005)
-    runs = details("fine-tunes")
-    qwen = [run for run in runs if run["source"] == "Qwen"]
-    peft = [run["measured_gb"] / run["predicted_gb"] for run in runs if run["source"] == "peft"]
     for end, name in enumerate(("low", "high")):
-        bound = transfer_bounds(reserved_ratios(qwen, name), peft)[0][end]
+        bound = transfer_bounds(source_ratios(details("fine-tunes"), name))[0][end]
         assert bound == pytest.approx(DOMAIN_FACTORS[Domain.LANGUAGE][end], abs=0.005)
 
 

@@ -8,6 +8,7 @@ from leadline.catalog.read import TomlCatalog
 from leadline.core.workload import Parallelism, Sharding
 from leadline.estimators.parallelism.decoder_work import Cut, DecoderWork, Product
 from leadline.estimators.parallelism.training_step import AttentionKernel, TrainingStep
+from leadline.estimators.step_time.power_limit import limit_power
 from leadline.training.decoder_steps import DecoderStepModel, shipped_step_model, shipped_step_model_errors
 
 A100 = TomlCatalog().device("A100 SXM4 80GB")
@@ -52,6 +53,13 @@ def width(model, step):
     point, low, high = model.predict([step])
     assert 0 < low[0] < point[0] < high[0]
     return float(high[0] / low[0])
+
+
+def test_a_power_limit_slows_a_step_by_less_than_its_products_and_widens_it(model):
+    limited = replace(STEP, device=limit_power(A100, 200))
+    slower = model.predict([limited])[0][0] / model.predict([STEP])[0][0]
+    assert 1.2 < slower < 2**0.62
+    assert width(model, limited) > 1.1 * width(model, STEP)
 
 
 def test_a_step_like_the_measured_ones_has_an_interval_of_two_thirds_to_three_halves(model):

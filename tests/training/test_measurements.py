@@ -55,6 +55,17 @@ def test_a_line_cut_off_by_a_kill_is_skipped(tmp_path):
     assert len(measurements.points) == 1
 
 
+def test_the_power_limit_of_the_card_is_a_feature_of_its_rows(tmp_path):
+    limits = {"max_sm_mhz": 1410, "max_memory_mhz": None, "power_limit_w": 300.0}
+    header = {**HEADER, "device": {**HEADER["device"], "limits": limits}}
+    measurements = read_measurements(written(tmp_path, OK, header=header))
+    assert measurements.device.power_limit_w == 300
+    assert measured_records(measurements)[0].features["node_gpu_power_limit_w"] == 300
+    unknown = read_measurements(written(tmp_path, OK))
+    assert unknown.device.power_limit_w is None
+    assert "node_gpu_power_limit_w" not in measured_records(unknown)[0].features
+
+
 def test_out_of_memory_is_a_lower_bound_and_not_a_time(tmp_path):
     fine, failed = measured_records(read_measurements(written(tmp_path, OK, OOM)))
     assert (fine.state, failed.state) == (JobState.COMPLETED, JobState.OUT_OF_MEMORY)

@@ -144,6 +144,7 @@ class NodeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     network_gbit_per_s: float | None = None
     nics: int | None = None
     scale_up_gpus: int | None = None
+    power_limit_w: float | None = None
     note: str = ""
 
     def node_type(self, key: str) -> NodeType:

@@ -103,6 +103,8 @@ def _partition(system: System, partition: Partition, devices: set[str], today: d
         if device is not None and device.casefold() not in devices:
             problem = f"names the device {device!r}, which the catalog does not have"
             yield Finding(name, problem, "add the device, or correct the name")
+    if partition.node.power_limit_w is not None and not partition.node.power_limit_w > 0:
+        yield Finding(name, f"its power limit is {partition.node.power_limit_w:g} W", "leave out an unknown value")
     limit = partition.limits.max_walltime_s
     if limit is not None and limit <= 0:
         yield Finding(name, f"its walltime limit is {limit:g} s", "leave out an unknown value")

@@ -107,7 +107,8 @@ class Device(Frozen):
     lanes_per_unit: int | None = None  # Float32 multiply-adds that a compute unit starts in a cycle
     boost_hz: float | None = None
     l2_bytes: int | None = None
-    tdp_w: float | None = None
+    tdp_w: float | None = None  # factory power limit
+    power_limit_w: float | None = None  # a lower limit, which the other figures already include
     link_bytes_per_s: float | None = None
     """Bidirectional bandwidth of the device's own interconnect (NVLink, Infinity Fabric)."""
     scale_up_gpus: int | None = None

@@ -88,6 +88,7 @@ class NodeType(Frozen):
     network_bytes_per_s: float | None = None  # from the node to the network, all its NICs together, in one direction
     nics: int | None = None
     scale_up_gpus: int | None = None  # GPUs joined by the device's own link, over several nodes in a rack (NVL72: 72)
+    power_limit_w: float | None = None  # of each GPU, if the site sets one below the factory limit
     note: str = ""
 
 

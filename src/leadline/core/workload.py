@@ -350,6 +350,7 @@ class Workload(Frozen):
     defaulted: tuple[str, ...] = ()  # fields that a default filled, for the output
     parallelism: Parallelism = Parallelism()
     network: NetworkRate | None = None  # overrides the network of the place
+    power_limit_w: float | None = None  # of each GPU; overrides that of the place
     generated: int | None = None  # tokens after each prompt of a language model
     adapters: Adapters | None = None
     """The only trained weights; the others are frozen and may be quantized (``quantization``)."""

@@ -42,6 +42,7 @@ class AdaptedCard(Card, frozen=True, kw_only=True):
 
     device: str
     records: tuple[AdaptedRecord, ...]
+    power_limit_w: float | None = None  # during the measurement; None at the factory limit, or if unknown
 
     def find(self, group: StepGroup, *, channels_last: bool) -> AdaptedRecord | None:
         """Return the record of a group, or the one of all jobs on the device."""

@@ -21,6 +21,7 @@ from leadline.estimators.parallelism.product_times import ProductCurves
 from leadline.estimators.parallelism.step_parts import NAMES, log_slopes, step_parts, step_seconds
 from leadline.estimators.parallelism.training_step import StepTable, TrainingStep
 from leadline.estimators.ports import Array, Stored
+from leadline.estimators.step_time.power_limit import describe_power_limit
 from leadline.files.arrays import read_arrays
 from leadline.training.shipped_files import read_shipped
 from leadline.uncertainty.normalized_scores import NormalizedScores
@@ -86,7 +87,7 @@ class DecoderStepModel(Stored):
         point, slow = step_seconds(self.theta + np.stack([np.zeros_like(SLOW_HOST), SLOW_HOST]), table)
         slopes = log_slopes(self.theta, table)
         spread = np.sqrt(np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes) + self.noise**2)
-        untested = self._untested(steps, slopes)
+        untested = np.hypot(self._untested(steps, slopes), table.power_spread)
         slower = np.log(slow / point) / NormalDist().inv_cdf((1 + LEVEL) / 2)
         low, high = self.scores.interval(point, spread, level, np.stack([untested, np.hypot(untested, slower)]))
         return point, low[0], high[1]
@@ -210,7 +211,7 @@ def predict_decoder_step(
 
 def _sentences(model: DecoderStepModel, step: TrainingStep) -> tuple[str, ...]:
     """Return the assumptions of a prediction, and where it extrapolates."""
-    sentences = []
+    sentences = list(describe_power_limit(step.device)) if step.device.power_limit_w else []
     if step.plan.fusion is None and step.gpus > 1:
         usual = {Fusion.LIBRARY: "fused, as in Megatron and NeMo", Fusion.NONE: "not fused, as in transformers"}
         sentences.append(f"assumed: ops between products are {usual[step.fusion]} (set it with --fusion)")

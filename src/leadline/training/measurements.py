@@ -39,11 +39,23 @@ STATES = {
 }
 
 
+class DeviceLimits(Frozen):
+    """Limits of the device as NVML reports them."""
+
+    power_limit_w: float | None = None
+
+
 class MeasuredDevice(Frozen):
-    """The device as torch reports it."""
+    """The device as torch reports it; ``limits`` are absent without NVML."""
 
     name: str
     memory_bytes: int
+    limits: DeviceLimits | None = None
+
+    @property
+    def power_limit_w(self) -> float | None:
+        """Power limit during the measurement; ``None`` if unknown."""
+        return self.limits.power_limit_w if self.limits else None
 
 
 class PointMemory(Frozen):
@@ -110,6 +122,8 @@ def measured_records(measurements: Measurements) -> tuple[RunRecord, ...]:
     """
     device = measurements.device
     node: dict[str, Value] = {NODE + "device": device.name, NODE + "memory_bytes": device.memory_bytes}
+    if device.power_limit_w:
+        node[NODE + "gpu_power_limit_w"] = device.power_limit_w
     return tuple(_record(point, measurements.path, node) for point in measurements.points)
 
 

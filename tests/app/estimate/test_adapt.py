@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from leadline.app.composition import toolbox
-from leadline.app.estimate.adapt import adapt, forget_device
+from leadline.app.estimate.adapt import adapt, forget_device, measured_steps
 from leadline.app.estimate.estimate import estimate
 from leadline.app.estimate.step_estimators import select_shipped_kernels
 from leadline.app.workloads.options import WorkloadOptions
@@ -145,25 +145,50 @@ def test_a_device_must_be_named_and_known(config, table):
 
 
 @pytest.mark.slow
-def test_points_of_a_measured_file_are_traced_and_learned(config, tmp_path):
-    pytest.importorskip("torch")
+def measured_file(path, times_s=None, **device):
     header = {
         "kind": "header", "schema": "leadline.measure/1", "kit": "1", "measured_at": "2026-01-01T00:00:00Z",
-        "device": {"type": "cuda", "name": "RTX 3090", "memory_bytes": 24 * 2**30, "compute_units": 82},
+        "device": {"type": "cuda", "name": "RTX 3090", "memory_bytes": 24 * 2**30, "compute_units": 82, **device},
         "software": {"torch": "2.9.0"}, "rates": {"float32": 1e13}, "op_columns": [],
     }  # fmt: skip
     points = [
         {"kind": "point", "key": f"{model}-32/inference/amp-fp16/b{batch}", "outcome": "ok", "measured_at": "",
          "point": {"model": model, "size": 32, "phase": "inference", "precision": "amp-fp16", "batch": batch,
                    "channels_last": model == "vgg-mini"},
-         "step_s": 0.004 * batch / 64}
+         "step_s": times_s[batch] if times_s else 0.004 * batch / 64}
         for model in ("resnet-mini", "vgg-mini") for batch in (64, 128, 256, 512, 1024)
     ]  # fmt: skip
-    path = tmp_path / "rtx.jsonl"
     path.write_text("\n".join(json.dumps(one) for one in (header, *points)) + "\n")
+    return path
+
+
+def test_points_of_a_measured_file_are_traced_and_learned(config, tmp_path):
+    pytest.importorskip("torch")
+    path = measured_file(tmp_path / "rtx.jsonl")
     seen = []
     answer = adapt(path, toolbox(), progress=lambda where, number, count: seen.append((where, number, count)))
     assert answer.device == "RTX 3090"
     assert True in {record.channels_last for record in answer.records}
     assert seen[0] == ("the point resnet-mini-32/inference/amp-fp16/b64 of rtx.jsonl", 1, 10)
     assert all(record.error < record.before for record in answer.records)
+
+
+def test_steps_of_a_card_under_a_power_limit_are_not_taken_for_its_factory_limit(config, tmp_path):
+    pytest.importorskip("torch")
+
+    path = measured_file(tmp_path / "rtx.jsonl")
+    with measured_steps(path, 5) as (steps, _):
+        times_s = {
+            step.workload.batch: 2 * estimate(step.workload, toolbox(), on=["RTX 3090"]).estimates[0].step_s.point
+            for step in steps
+        }
+
+    def adapted(power_limit_w):
+        measured_file(path, times_s, limits={"power_limit_w": power_limit_w})
+        return adapt(path, toolbox(), most=5, keep=False)
+
+    full, limited = adapted(350.0), adapted(200.0)
+    assert not any("power limit" in note for note in full.notes)
+    assert any(note.startswith("power limit 200 W of 350 W") for note in limited.notes)
+    assert full.records[-1].factor == pytest.approx(2, rel=0.05)
+    assert 1 < limited.records[-1].factor < 0.995 * full.records[-1].factor

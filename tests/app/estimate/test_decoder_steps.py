@@ -9,6 +9,7 @@ import pytest
 from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import estimate
 from leadline.app.estimate.fit import fit
+from leadline.app.estimate.layouts import SURE_GROWTH
 from leadline.app.estimate.recommend import recommend
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
@@ -112,6 +113,16 @@ def test_an_automatic_layout_fits_and_is_the_fastest(told, tmp_path):
     assert found.gpu_memory_bytes.high < found.device_memory_bytes
     slower = told(gpus=64, tensor_parallel=8, sharding="optimizer", batch=1, accumulate=32, device="H100 SXM5 80GB")
     assert found.step_s.point < slower.step_s.point
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("config", [LLAMA, MIXTRAL], ids=["dense", "experts"])
+def test_a_microbatch_grows_at_least_as_the_search_assumes(told, config, recompute):
+    one, two, *more = (
+        told(config=config, batch=batch, recompute=recompute).gpu_memory_bytes.high for batch in (1, 2, 4, 16)
+    )
+    for batch, bytes_ in zip((4, 16), more, strict=True):
+        assert bytes_ >= one + SURE_GROWTH * (batch - 1) * (two - one)
 
 
 def test_places_without_a_layout_are_left_out_with_the_reason(tmp_path):

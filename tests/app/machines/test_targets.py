@@ -134,6 +134,52 @@ def test_nodes_of_an_unknown_number_of_gpus_are_usual_ones_and_the_output_names_
     assert "assumed 2 nodes of 8 GPUs: name a system with known nodes after --on" in answer.basis.reasons
 
 
+def test_the_option_limits_the_power_of_the_gpus_and_the_output_says_so(config, capsys):
+    asked = {"batch": 4096, "precision": "bf16", "phase": "inference"}
+    work, limited = (read_workload([config], WorkloadOptions(**asked, power_limit=watts)) for watts in (None, "200W"))
+    (full,), (slow,) = (estimate(each, toolbox(), on=["A100 SXM4 80GB"]).estimates for each in (work, limited))
+    assert slow.step_s.point > 1.1 * full.step_s.point
+    assert slow.step_s.high / slow.step_s.low > full.step_s.high / full.step_s.low
+    assert [reason for reason in slow.basis.reasons if reason.startswith("power limit 200 W of 400 W")]
+    assert slow.gpu_memory_bytes == full.gpu_memory_bytes
+    assert main(["estimate", config, "--on", "A100 SXM4 80GB", "--power-limit", "0.2kW"]) == 0
+    assert "power limit 200 W of 400 W" in " ".join(capsys.readouterr().out.split())
+    assert main(["fit", config, "--on", "A100 SXM4 80GB", "--power-limit", "450W"]) == 2
+    assert "450 W is not possible on A100 SXM4 80GB: give watts for each GPU, from 80 to 400" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["300", "300 Wh", "0W", "-5W", "watts", "1e9W", "9999999W"])
+def test_a_power_limit_is_watts_with_their_unit(config, text):
+    with pytest.raises(InvalidInput, match=r"is no power limit: write the watts of each GPU, as in 300W"):
+        read_workload([config], WorkloadOptions(power_limit=text))
+
+
+def test_a_site_that_limits_its_gpus_says_so_and_the_option_wins(config, tmp_path, capsys):
+    site = tmp_path / "data" / "catalog" / "sites" / "lab.toml"
+    site.parent.mkdir(parents=True)
+    site.write_text(f"{SITE}power_limit_w = 300\n")
+    toolbox.cache_clear()
+
+    def limit_w(power_limit=None):
+        work = read_workload([config], WorkloadOptions(power_limit=power_limit))
+        (target,) = resolve_targets(toolbox().catalog, ["Bench"], work).targets
+        return target.device.power_limit_w
+
+    assert (limit_w(), limit_w("250W"), limit_w("400W")) == (300, 250, None)
+    with pytest.raises(InvalidInput, match="cannot estimate Bench: a power limit of 500 W is not possible"):
+        limit_w("500W")
+    assert main(["systems", "show", "Bench"]) == 0
+    assert "power limit of box nodes: 300 W a GPU" in capsys.readouterr().out
+
+
+def test_partitions_whose_gpus_do_not_accept_the_limit_are_left_out_with_the_reason(config):
+    work = read_workload([config], WorkloadOptions(gpus=1, power_limit="400W"))
+    found = resolve_targets(toolbox().catalog, (), work)
+    assert {target.device.power_limit_w for target in found.targets} == {400, None}
+    refused = [row.reason for row in found.unusable if row.kind == "power-limit"]
+    assert any("400 W is not possible on V100" in reason for reason in refused)
+
+
 SITE = """
 site = "LAB"
 name = "Our laboratory"

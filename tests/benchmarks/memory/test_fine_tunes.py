@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.memory.bound import transfer_bounds
 from benchmarks.memory.fine_tunes import SIZES, config_of, run, workload_of
-from benchmarks.memory.peft_runs import transfer_bounds
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Sharding, Workload
 from leadline.graphs.hf_config.expand import expand
@@ -58,7 +58,8 @@ def test_every_method_is_told_apart():
 
 def test_the_bound_of_a_new_source_is_wider_than_that_of_any_measured_one():
     qwen, peft = [0.8 + 0.005 * step for step in range(80)], [0.98 + 0.001 * step for step in range(40)]
-    (low, high), of_qwen, of_peft = transfer_bounds(qwen, peft)
+    (low, high), above = transfer_bounds({"Qwen": qwen, "peft": peft})
     assert low < min(qwen)
     assert high > sorted(qwen)[-4]
-    assert (of_qwen > 0.05, of_peft) == (True, 0)
+    assert above["Qwen"] > 0.05
+    assert above["peft"] == 0

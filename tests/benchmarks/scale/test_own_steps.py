@@ -6,9 +6,10 @@ from benchmarks.scale.own_steps import _measured, _predict
 
 def test_measured_training_steps_are_those_that_the_options_describe():
     rows = list(_measured())
-    assert len(rows) == 48
+    assert len(rows) == 47
     assert {row["configuration"]["model"] for row in rows} <= MODELS.keys()
     assert {row["configuration"]["attention"] for row in rows} == {"sdpa", "eager"}
+    assert {row["configuration"]["lengths"] for row in rows} == {"fixed", "varied"}
 
 
 def test_a_measured_step_is_within_its_interval(tmp_path):

@@ -55,6 +55,18 @@ def test_capped_scores_and_sinks_are_eager_by_default_and_fused_by_flash(expande
     assert flops(flash, OpKind.ATTENTION) > 0
 
 
+def test_t5_is_eager_unless_sdpa_is_named_and_its_dropout_is_held(expanded):
+    """Releases of transformers up to 5.17 have no other attention for it."""
+    t5 = {"model_type": "t5", "num_layers": 2, "d_model": 256, "d_kv": 32, "num_heads": 8, "vocab_size": 1000}
+    default, eager, fused = (expanded(t5, attention=kernel, **SETTINGS) for kernel in (None, EAGER, SDPA))
+    assert any("assumed: eager attention, as in transformers up to 5.17" in note for note in default.notes)
+    assert peak(default.step) == peak(eager.step) > peak(fused.step)
+    without = expanded({**t5, "dropout_rate": 0.0}, **SETTINGS).step
+    layers, scores = 6, 2 * 8 * 512 * 512  # two stacks, and attention between them
+    # Dropout holds its output in two bytes, and a mask of one.
+    assert peak(default.step) > peak(without) + layers * scores * 3
+
+
 def test_a_window_saves_work_in_flash_kernels_only(expanded):
     wide = {**GPT_OSS, "sliding_window": 512}
     for kernel, is_less in ((EAGER, False), (FLASH, True)):

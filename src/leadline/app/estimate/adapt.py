@@ -33,6 +33,7 @@ from leadline.estimators.step_time.adaptation import (
     adapt_op_utilization,
 )
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels, is_channels_last
+from leadline.estimators.step_time.power_limit import describe_power_limit, measured_under
 from leadline.estimators.step_time.selection import StepGroup, find_step_group
 from leadline.files.read import read_input_text
 from leadline.kit.specs import SPECS
@@ -44,7 +45,13 @@ from leadline.training.adapted_steps import (
     adapted_steps_path,
     save_adapted_steps,
 )
-from leadline.training.measurements import MEASUREMENTS_SUFFIX, MeasuredPoint, MeasurementOutcome, read_measurements
+from leadline.training.measurements import (
+    MEASUREMENTS_SUFFIX,
+    MeasuredDevice,
+    MeasuredPoint,
+    MeasurementOutcome,
+    read_measurements,
+)
 from leadline.training.records import Progress
 from leadline.training.shipped_models import shipped_op_utilization
 
@@ -71,8 +78,8 @@ class MeasuredStep(Frozen):
 
 
 @contextmanager
-def measured_steps(path: Path, most: int) -> Iterator[tuple[list[MeasuredStep], str | None]]:
-    """Yield at most ``most`` steps of a file, and the device that it names (a CSV table names none).
+def measured_steps(path: Path, most: int) -> Iterator[tuple[list[MeasuredStep], MeasuredDevice | None]]:
+    """Yield at most ``most`` steps of a file, and the device that it describes (a CSV table describes none).
 
     The models of a measured file are written as Python files that exist as long as the context.
 
@@ -89,7 +96,7 @@ def measured_steps(path: Path, most: int) -> Iterator[tuple[list[MeasuredStep], 
     with TemporaryDirectory(prefix="leadline-adapt-") as folder:
         with refuse_damaged(f"{path} has a point that cannot be used: delete its line"):
             steps = [_step_of_point(point, Path(folder), path) for point in points]
-        yield steps, measurements.device.name
+        yield steps, measurements.device
 
 
 def _read_table(path: Path) -> list[MeasuredStep]:
@@ -210,9 +217,13 @@ def adapt(
         settings.require_writable(folder)
     if most < LEAST_STEPS:
         raise InvalidInput(f"--most is {most}, but it must be at least {LEAST_STEPS}")
-    with measured_steps(path, most) as (steps, named):
+    with measured_steps(path, most) as (steps, measured):
+        named = measured.name if measured else None
         target = _device(device or named, path, tools)
+        if measured:
+            target = measured_under(target, measured.power_limit_w)
         notes = [f"{path.name} was measured on {named}"] if named and device and named != target.name else []
+        notes += describe_power_limit(target)
         traced = []
         for number, step in enumerate(steps, 1):
             progress(step.where, number, len(steps))
@@ -224,7 +235,9 @@ def adapt(
     if len(steps) < LEAST_STEPS:
         raise InvalidInput(f"{path} has {len(steps)} steps, but at least {LEAST_STEPS} are needed")
     records, laws = _adapt_groups(target, traced, path, notes)
-    card = AdaptedCard(schema=ADAPTED_SCHEMA, device=target.name, records=tuple(records))
+    card = AdaptedCard(
+        schema=ADAPTED_SCHEMA, device=target.name, records=tuple(records), power_limit_w=target.power_limit_w
+    )
     file = adapted_steps_path(folder, target)
     if keep:
         with settings.refuse_unwritable(folder):

@@ -167,9 +167,12 @@ def _estimate_layouts(workload: Workload, tools: Toolbox, places: ResolvedTarget
     )
 
 
+_TargetKey = tuple[str, int | None, int | None, float | None, int, int | None, float | None, str | None]
+
+
 def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[Estimate]:
     """Estimate each distinct device and layout once, and add the cost at each target's own partition."""
-    estimates: dict[tuple[str, int | None, int | None, int, int | None, float | None, str | None], Estimate] = {}
+    estimates: dict[_TargetKey, Estimate] = {}
     answers = []
     for number, place in enumerate(places, 1):
         node = place.partition.node if place.partition else None
@@ -178,6 +181,7 @@ def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[E
             # The device of a CPU node has the cores of all its sockets, so its name is not a key.
             place.device.compute_units,
             place.device.scale_up_gpus,
+            place.device.power_limit_w,
             place.target.gpus,
             place.target.nodes if node and (node.gpus or place.device.kind is DeviceKind.CPU) else None,
             node.network_bytes_per_s if node else None,

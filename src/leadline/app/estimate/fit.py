@@ -139,7 +139,7 @@ def _memory_key(place: ResolvedTarget) -> tuple[object, ...]:
     """Return a key of targets with the same answer: the device, the number of devices, and the node's memory."""
     node = place.partition.node if place.partition else None
     host = (node.usable_memory_bytes or node.memory_bytes, node.gpus) if node else None
-    return place.device.name, place.target.gpus, place.target.nodes, host
+    return place.device.name, place.device.power_limit_w, place.target.gpus, place.target.nodes, host
 
 
 def _answer(question: _Question, estimate: Estimate, batch: int | None, *, changes: bool) -> FitReport:

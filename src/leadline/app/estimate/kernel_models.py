@@ -1,6 +1,7 @@
 """The shipped kernel models of a GPU step, the choice among them, and those fitted to its own sweep or steps."""
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -20,7 +21,8 @@ from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.adaptation import ScaledKernels
 from leadline.estimators.step_time.fitted_kernels import FittedKernels, LearnedKernels
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, is_channels_last
-from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD, RooflineKernels, describe_missing, widen_spread
+from leadline.estimators.step_time.power_limit import describe_power_limit, limit_spread
+from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD, RooflineKernels, describe_doubts, widen_spread
 from leadline.estimators.step_time.selection import (
     AccuracyRecord,
     StepGroup,
@@ -91,7 +93,7 @@ def most_accurate_kernels(device: Device, graph: OpGraph) -> KernelModel:
             return _build_kernels(record.estimator, device, graph, spread, why)
         except InvalidInput as error:
             refused.append(f"the {record.estimator} (error {record.error:.0%}) does not apply: {error}")
-    why = (f"the interval is an assumption: no measured steps are like this job ({group})", *describe_missing(device))
+    why = (f"the interval is an assumption: no measured steps are like this job ({group})", *describe_doubts(device))
     name = SweptKernels.name if device.is_calibrated else SPECS
     return _build_kernels(name, device, graph, widen_spread(UNMEASURED_SPREAD, device), (*why, *refused))
 
@@ -112,7 +114,7 @@ def chosen_kernels(device: Device, graph: OpGraph, choice: EstimatorChoice) -> K
             f"measured steps are like this job ({group})"
         )
         spread = widen_spread(UNMEASURED_SPREAD, device)
-        return _build_kernels(name, device, graph, spread, (why, *describe_missing(device)))
+        return _build_kernels(name, device, graph, spread, (why, *describe_doubts(device)))
     spread, doubts = chosen.spread_on(device)
     reason_text = describe_choice(chosen, [record for record in order if record is not chosen], by_user=True)
     return _build_kernels(name, device, graph, spread, (reason_text, *doubts))
@@ -194,10 +196,12 @@ def adapted_kernels(device: Device, job: TracedJob, shipped: Shipped) -> KernelM
         f"adapted to {record.runs} measured steps of {record.group or 'all kinds of job'} ({record.source}): error "
         f"{record.error:.0%} on left-out models, {record.before:.0%} before"
     )
+    reasons = (reason, *describe_power_limit(device))
+    spread = math.hypot(record.spread, limit_spread(device, adapted.card.power_limit_w))
     if record.by_law and adapted.laws is not None:
-        refitted = OpUtilizationKernels(adapted.laws, device, job.step, devices=shipped_device, spread=record.spread)
-        return ScaledKernels(refitted, 1.0, reasons=(reason,))
-    return ScaledKernels(shipped(device, job), record.factor, record.spread, (reason,))
+        refitted = OpUtilizationKernels(adapted.laws, device, job.step, devices=shipped_device, spread=spread)
+        return ScaledKernels(refitted, 1.0, reasons=reasons)
+    return ScaledKernels(shipped(device, job), record.factor, spread, reasons)
 
 
 def load_adapted_steps(device: Device) -> AdaptedSteps | None:

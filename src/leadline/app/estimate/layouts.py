@@ -30,6 +30,8 @@ from leadline.training.decoder_steps import make_training_step, shipped_step_mod
 
 MOST_CHECKED = 400
 """Layouts whose memory is predicted at most, the fastest first."""
+SURE_GROWTH = 0.5
+"""Share of the bytes of a second sample that each further one needs at least; blocks for the second may fit more."""
 
 
 class LayoutChoice(Frozen):
@@ -155,12 +157,17 @@ class _Search:
         return shipped_step_model().seconds(steps)
 
     def _needed_bytes(self, layout: Layout) -> float:
-        """Return the bytes of GPU memory that a layout needs at the default risk.
+        """Return the bytes of GPU memory that a layout needs at the risk.
 
-        Where one sample a microbatch does not fit, its bytes are returned: more need more.
+        Where those of one and two samples a microbatch show that more do not fit, a lower bound is returned.
         """
-        if layout.batch > 1 and (least := self._needed_bytes(replace(layout, batch=1))) > self.usable_bytes:
-            return least
+        if layout.batch > 1:
+            least = one = self._needed_bytes(replace(layout, batch=1))
+            if layout.batch > 2 and one <= self.usable_bytes:
+                two = self._needed_bytes(replace(layout, batch=2))
+                least = one + SURE_GROWTH * (layout.batch - 1) * max(two - one, 0.0)
+            if least > self.usable_bytes:
+                return least
         job = self._job(layout.batch, layout.recompute)
         whole = self._peaks.get(job, Workspaces.of(self.device), partial(job_peak, job, self.device))
         peak = divide_memory(whole, self._variant(layout), job.step)

@@ -9,6 +9,7 @@ from leadline.core.ports import KernelModel
 from leadline.core.workload import ModelKind, Phase, Recompute, Workload
 from leadline.estimators.parallelism.fabric import Fabric
 from leadline.estimators.step_time.calibrated_kernels import CalibratedKernels
+from leadline.estimators.step_time.power_limit import describe_power_limit
 from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.white_box import WholeStep
 
@@ -123,7 +124,7 @@ def select_engine_kernels(workload: Workload, job: TracedJob, device: Device) ->
     from leadline.training.decoder_steps import shipped_step_model  # noqa: PLC0415 - see above
 
     curves, untested = shipped_step_model().curves, 0.0
-    reasons = [ENGINE_ERRORS]
+    reasons = [ENGINE_ERRORS, *(describe_power_limit(device) if device.power_limit_w else ())]
     if curves.curve_of(device.compute_capability or "", "bfloat16") is None:
         untested = UNTESTED_GPU
         name = device.architecture or device.name

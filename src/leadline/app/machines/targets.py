@@ -13,6 +13,7 @@ from leadline.core.recommendation import Rejection
 from leadline.core.systems import NodeType, Partition, System
 from leadline.core.workload import Workload
 from leadline.estimators.parallelism.fabric import usual_server
+from leadline.estimators.step_time.power_limit import limit_power
 
 LOCAL = "local"
 """Name of this machine after ``--on``."""
@@ -81,10 +82,16 @@ def local_device(catalog: Catalog) -> Device:
     return min(measured, key=lambda device: device.kind is DeviceKind.CPU)
 
 
-def node_device(catalog: Catalog, node: NodeType) -> Device | None:
-    """Return the device of a node: one accelerator, or all its CPU sockets as one device; ``None`` if unknown."""
+def node_device(catalog: Catalog, node: NodeType, power_limit_w: float | None = None) -> Device | None:
+    """Return the device of a node: one accelerator, or all its CPU sockets as one device; ``None`` if unknown.
+
+    An accelerator is under ``power_limit_w``, else under the limit of the node. ``InvalidInput`` if it accepts no such
+    limit.
+    """
     if node.device is not None:
+        limit_w = node.power_limit_w if power_limit_w is None else power_limit_w
         device = catalog.device(node.device)
+        device = device if limit_w is None else limit_power(device, limit_w)
         return device if node.scale_up_gpus is None else replace(device, scale_up_gpus=node.scale_up_gpus)
     if node.processor is None:
         return None
@@ -126,6 +133,7 @@ def _named(catalog: Catalog, name: str, workload: Workload) -> list[ResolvedTarg
 
 def _bare_target(device: Device, workload: Workload) -> ResolvedTarget:
     gpus, is_launched = workload.gpus, "gpus" in workload.defaulted
+    device = device if workload.power_limit_w is None else limit_power(device, workload.power_limit_w)
     if workload.needs_gpus and not is_launched and device.kind is DeviceKind.CPU:
         raise InvalidInput(f"{device.name} is a CPU, and --gpus asks for {gpus}: name a GPU, or leave --gpus out")
     return ResolvedTarget(Target(device.name, gpus=gpus), device)
@@ -134,12 +142,16 @@ def _bare_target(device: Device, workload: Workload) -> ResolvedTarget:
 def _placed(
     catalog: Catalog, system: System, partitions: Sequence[Partition], workload: Workload
 ) -> Iterator[ResolvedTarget | Rejection]:
-    """Yield the target on each partition, or why it is unusable (``no-gpus`` or ``device-unknown``)."""
+    """Yield the target on each partition, or why it is unusable (``no-gpus``, ``device-unknown``, ``power-limit``)."""
     gpus, need_gpus = workload.gpus, workload.needs_gpus
     for partition in partitions:
         node = partition.node
         place = (system.name, partition.name, node.name)
-        device = node_device(catalog, node)
+        try:
+            device = node_device(catalog, node, workload.power_limit_w)
+        except InvalidInput as error:
+            yield Rejection(*place, str(error), "power-limit", gpus)
+            continue
         if need_gpus and node.device is None and not node.gpus:
             yield Rejection(*place, f"it has no GPUs, and the job asks for {gpus}", "no-gpus", gpus)
         elif device is None or (need_gpus and node.device is None):

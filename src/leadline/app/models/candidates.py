@@ -99,6 +99,7 @@ class _Spelling:
             "node_hz": processor.boost_hz if processor else None,
             "node_gpu": gpu.name if gpu else None,
             "node_gpus": node.gpus or None,
+            "node_gpu_power_limit_w": node.power_limit_w or (gpu.tdp_w if gpu else None),
             **(device_features(gpu) if gpu else {}),
         }
         device = gpu or processor or Device(node.cpu_model or "processor not known", "", DeviceKind.CPU)

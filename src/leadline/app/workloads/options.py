@@ -82,6 +82,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     recompute: str | None = None
     compile: bool | None = None
     gpus: int | None = None
+    power_limit: str | None = None
     tensor_parallel: int | None = None
     no_sequence_parallel: bool | None = None
     pipeline_parallel: int | None = None
@@ -193,6 +194,23 @@ def parse_network_rate(text: str) -> NetworkRate:
     return NetworkRate(bytes_per_s, per_gpu="gpu" in (match["scope"] or "").casefold())
 
 
+_POWER = re.compile(r"(?P<value>\d+(?:\.\d+)?)\s*(?P<unit>k?W)", re.IGNORECASE)
+
+
+def parse_power_limit(text: str) -> float:
+    """Read the power limit of each GPU, ``300W`` or ``0.7kW``, in W.
+
+    Raises:
+        InvalidInput: not a power with its unit, or 0.
+    """
+    match = _POWER.fullmatch(text.strip())
+    limit_w = float(match["value"]) * (1e3 if match["unit"][0] in "kK" else 1) if match else 0.0
+    if not 0 < limit_w < LARGEST_POWER_W:
+        raise InvalidInput(f"--power-limit {text[:40]!r} is no power limit: write the watts of each GPU, as in 300W")
+    return limit_w
+
+
+LARGEST_POWER_W = 1e5  # more is a typing error
 LEAST_NETWORK, LARGEST_NETWORK = 1e6, 1e14  # bytes/s: values outside are typing errors
 
 

@@ -18,6 +18,7 @@ from leadline.app.workloads.options import (
     check_optimizer,
     parse_choice,
     parse_network_rate,
+    parse_power_limit,
     read_batch_lengths,
     read_cache_dtype,
 )
@@ -249,6 +250,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         needs_gpus=options.gpus is not None or launched_on_gpus,
         parallelism=parallelism,
         network=None if options.network is None else parse_network_rate(options.network),
+        power_limit_w=None if options.power_limit is None else parse_power_limit(options.power_limit),
         adapters=build_adapters(options, source.kind, phase, parallelism),
         quantization=build_quantization(options, precision, source.kind, phase),
         cache_dtype=read_cache_dtype(options),

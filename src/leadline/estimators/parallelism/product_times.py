@@ -14,6 +14,7 @@ import numpy as np
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device
 from leadline.estimators.ports import Array, Stored
+from leadline.estimators.step_time.power_limit import matrix_share
 
 # Name: start of a fit. The fit and the stored curves have logarithms.
 PARAMETERS = {
@@ -87,7 +88,10 @@ class ProductCurves(Stored):
         pairs = [(device.compute_capability or "", kind) for device, kind in zip(devices, kinds, strict=True)]
         logs = {pair: self._parameters(*pair) for pair in set(pairs)}
         columns = (
-            [dense_peak(device, ARITHMETIC.get(dtype, dtype)) for device, dtype in zip(devices, dtypes, strict=True)],
+            [
+                sustained_peak(device, ARITHMETIC.get(dtype, dtype))
+                for device, dtype in zip(devices, dtypes, strict=True)
+            ],
             [device.memory_bytes_per_s for device in devices],
             [device.compute_units or USUAL_UNITS for device in devices],
             [_fewest_rows(device) for device in devices],
@@ -108,12 +112,15 @@ def _fewest_rows(device: Device) -> int:
     return SMALLEST_TILE if major.isdecimal() and int(major) >= BLACKWELL else FEWEST_ROWS
 
 
-def dense_peak(device: Device, dtype: str) -> float:
-    """Return the dense peak of a dtype in FLOP/s; ``InvalidInput`` if it is not in the catalog."""
+def sustained_peak(device: Device, dtype: str) -> float:
+    """Return the dense peak of a dtype that the power limit sustains, in FLOP/s.
+
+    The curves were measured on boards that sustain all of it. ``InvalidInput`` if the peak is not in the catalog.
+    """
     peak = device.peak_flops_per_s.get(dtype)
     if not peak:
         raise InvalidInput(f"{device.name} has no {dtype} peak in the catalog: ask for another number format")
-    return peak
+    return peak * matrix_share(device)
 
 
 def product_seconds(

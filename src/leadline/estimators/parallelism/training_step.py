@@ -11,8 +11,9 @@ from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
 from leadline.core.workload import ContextMethod, Fusion, Overlap, Parallelism, Recompute, Sharding
 from leadline.estimators.parallelism.decoder_work import Cut, DecoderWork
-from leadline.estimators.parallelism.product_times import ProductCurves, dense_peak, product_seconds
+from leadline.estimators.parallelism.product_times import ProductCurves, product_seconds, sustained_peak
 from leadline.estimators.ports import Array
+from leadline.estimators.step_time.power_limit import power_spread
 
 # Dtypes of products in 8 bits or fewer, with the peak that bounds them.
 NARROW = {"float8": "float8", "mxfloat8": "float8", "float4": "float4"}
@@ -152,6 +153,7 @@ class StepTable:
         }
         self.written = self.kernel[AttentionKernel.WRITTEN]
         self.attention_rate = column(_attention_rate)
+        self.power_spread = column(lambda s: power_spread(s.device))  # of the logarithm of the rates
         self.overlaps = column(lambda s: s.overlap is not Overlap.NONE) > 0
         self.overlaps_all = column(lambda s: s.overlap is Overlap.ALL) > 0
         self._add_work([step.work for step in steps])
@@ -232,7 +234,7 @@ def _kernels(step: TrainingStep) -> float:
 
 
 def _attention_rate(step: TrainingStep) -> float:
-    peak = dense_peak(step.device, step.half_dtype)
+    peak = sustained_peak(step.device, step.half_dtype)
     if step.attention is AttentionKernel.WRITTEN:
         return peak
     architecture = step.device.architecture or ""

@@ -18,10 +18,11 @@ from leadline.estimators.parallelism.product_times import (
     ARITHMETIC,
     PARAMETERS,
     ProductCurves,
-    dense_peak,
     product_seconds,
+    sustained_peak,
 )
 from leadline.estimators.ports import Array
+from leadline.estimators.step_time.power_limit import power_spread
 from leadline.estimators.step_time.roofline import require_bandwidth
 
 # Fits to the attention kernels of aiconfigurator (commit 095f58a51; bfloat16, heads of 64 and 128, no window). Context:
@@ -74,11 +75,12 @@ class EngineKernels:
     ) -> None:
         self.curves, self.device, self.untested, self.reasons = curves, device, untested, reasons
         self._memory = require_bandwidth(device)
-        self._peak = dense_peak(device, "bfloat16" if "bfloat16" in device.peak_flops_per_s else "float16")
+        self._peak = sustained_peak(device, "bfloat16" if "bfloat16" in device.peak_flops_per_s else "float16")
 
     def spread_of(self, graph: OpGraph) -> float:
         """Return the deviation of published answers, of models with experts or of others."""
-        return math.hypot(EXPERT_SPREAD if has_experts(graph) else SPREAD, self.untested)
+        spread = EXPERT_SPREAD if has_experts(graph) else SPREAD
+        return math.hypot(spread, self.untested, power_spread(self.device))
 
     def launch_s(self, op: Op) -> float:  # noqa: ARG002 - part of the protocol
         """Return no time: nothing is launched op by op."""

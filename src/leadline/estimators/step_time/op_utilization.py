@@ -20,7 +20,8 @@ from leadline.estimators.gp import squared_exponential
 from leadline.estimators.ports import Array, IntArray, Single, State, Stored
 from leadline.estimators.step_time.kernel_table import distinct_rows
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, Cells, OpTable
-from leadline.estimators.step_time.roofline import l2_bytes, require_bandwidth
+from leadline.estimators.step_time.power_limit import LIMIT_EXPONENT, clock_share, matrix_share
+from leadline.estimators.step_time.roofline import l2_bytes, power_limited_flops_per_s, require_bandwidth
 
 # Classes of which a library has many kernels, or none: their speed jumps with the sizes.
 FICKLE = ("conv_grouped", "conv_depthwise", "conv_grouped_backward", "conv_depthwise_backward")
@@ -146,12 +147,16 @@ class OpBasis(Frozen):
         """Return the basis of ``table`` on ``device``, for models fitted there or on another device.
 
         Time above the roofline is latency that too few warps hide (Little's law). On another device it shrinks with the
-        number of compute units, not with bandwidth or peak.
+        number of compute units and the clock under a power limit, not with bandwidth or peak.
 
         Raises:
             InvalidInput: the device has no bandwidth, or no peak for a dtype of a product.
         """
         busy_s, traffic_s = roofline_terms_s(table, device)
+        if learned_on is not None:
+            # The learned efficiency includes what its own device's factory limit sustains. Measured float32 steps of
+            # V100, A100 and P100 show no gain on boards that sustain more.
+            busy_s = busy_s / np.minimum(_sustained(table, device) / _sustained(table, learned_on), 1)
         roofline_s = _roofline_s(table, busy_s, traffic_s)
         intensity = np.clip(np.log2((busy_s + 1e-12) / (traffic_s + 1e-12)), -8, 8)
         size = np.log2(roofline_s * 1e6)
@@ -160,7 +165,7 @@ class OpBasis(Frozen):
         beyond_s = roofline_s
         if learned_on and device.compute_units and learned_on.compute_units:
             there_s = _roofline_s(table, *roofline_terms_s(table, learned_on))
-            beyond_s = there_s * (learned_on.compute_units / device.compute_units)
+            beyond_s = there_s * (learned_on.compute_units / device.compute_units / clock_share(device))
         return cls(table, roofline_s, beyond_s, shared, _class_columns(table, intensity, size))
 
 
@@ -267,6 +272,13 @@ def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
         dtype = DTYPES[table.dtypes[absent][0]]
         raise InvalidInput(f"{device.name} has no {dtype} peak in the catalog, so its speed is not known")
     return table.flops / np.where(table.matrix, named, vector), table.bytes / bytes_per_s
+
+
+def _sustained(table: OpTable, device: Device) -> Array:
+    """Return the share of the peak that the device's factory limit sustains in each op, shape (n,)."""
+    on_vector = ~table.matrix | (table.dtypes < 0) | (table.dtypes == DTYPES.index("float32"))
+    within_limit = min(power_limited_flops_per_s(device) / device.peak_flops_per_s["float32"], 1.0)
+    return np.where(on_vector, within_limit**LIMIT_EXPONENT, matrix_share(device))
 
 
 def _roofline_s(table: OpTable, busy_s: Array, traffic_s: Array) -> Array:

@@ -11,6 +11,7 @@ from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.recent_cache import RecentCache
+from leadline.estimators.step_time.power_limit import clock_share, describe_power_limit, matrix_share, power_spread
 
 ASSUMED_L2_BYTES = 6 * 2.0**20
 """L2 size of most GPUs until 2022: little of a step fits in it."""
@@ -58,6 +59,11 @@ def clock_hz(device: Device) -> float:
     return vector_flops_per_s(device) / (2 * device.compute_units * device.lanes_per_unit)
 
 
+def describe_doubts(device: Device) -> tuple[str, ...]:
+    """Return sentences about a power limit, and about the figures that a rule replaces on a GPU."""
+    return (*describe_power_limit(device), *describe_missing(device))
+
+
 def describe_missing(device: Device) -> tuple[str, ...]:
     """Return a sentence about the figures that a rule replaces on a GPU; empty if the catalog has all of them."""
     if device.kind is not DeviceKind.GPU:
@@ -75,8 +81,8 @@ def describe_missing(device: Device) -> tuple[str, ...]:
 
 
 def widen_spread(spread: float, device: Device) -> float:
-    """Return a log spread, wider if a rule replaces figures of the device."""
-    return math.hypot(spread, ASSUMED_SPREAD) if describe_missing(device) else spread
+    """Return a log spread, wider if a rule replaces figures of the device, or a power limit slows it."""
+    return math.hypot(spread, ASSUMED_SPREAD if describe_missing(device) else 0.0, power_spread(device))
 
 
 # Kinds whose arithmetic runs on the matrix units, at the peak of their dtype, where there are any.
@@ -135,7 +141,18 @@ def require_bandwidth(device: Device) -> float:
 def power_limited_flops_per_s(device: Device) -> float:
     """Return the float32 rate within the power limit outside matrix units; infinite if unknown."""
     process = PROCESS_NM.get(device.architecture or "")
-    return device.tdp_w / (WATT_PER_TFLOP_NM * process) * 1e12 if process and device.tdp_w else math.inf
+    if not (process and device.tdp_w):
+        return math.inf
+    return device.tdp_w / (WATT_PER_TFLOP_NM * process) * 1e12 * clock_share(device)
+
+
+def vector_share(device: Device) -> float:
+    """Return the share of the float32 peak that the factory limit sustains outside matrix units, in (0, 1].
+
+    It is the mean of the peak and the peak within the limit, over the peak.
+    """
+    peak = device.peak_flops_per_s.get("float32")
+    return (1 + min(1.0, power_limited_flops_per_s(device) / peak)) / 2 if peak else 1.0
 
 
 class RooflineKernels:
@@ -172,7 +189,7 @@ class RooflineKernels:
             busy_s = op.flops / (self.peak(op) * EFFICIENCY[op.kind] * self._fill(op) * sustained)
         else:
             peak = self.device.peak_flops_per_s.get("float32")
-            busy_s = op.flops / (self._power_capped(peak) if peak else math.inf)
+            busy_s = op.flops / (peak * vector_share(self.device) if peak else math.inf)
         ramp_s = RAMP_S * op.kernels if self.device.kind is DeviceKind.GPU else 0.0
         return ramp_s + math.hypot(busy_s, traffic_s)
 
@@ -202,11 +219,7 @@ class RooflineKernels:
             dtype = "float32"
         if dtype not in peaks:
             raise InvalidInput(f"{self.device.name} has no {dtype} peak in the catalog, so its speed is not known")
-        return self._power_capped(peaks[dtype]) if dtype == "float32" else peaks[dtype]
-
-    def _power_capped(self, peak: float) -> float:
-        """Return the mean of the float32 peak and the peak within the power limit."""
-        return (peak + min(peak, power_limited_flops_per_s(self.device))) / 2
+        return peaks[dtype] * (vector_share if dtype == "float32" else matrix_share)(self.device)
 
     def _fill(self, op: Op) -> float:
         """Return the share of its full speed that a GEMM or convolution of this size reaches, in (0, 1]."""

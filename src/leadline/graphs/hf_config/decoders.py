@@ -47,6 +47,7 @@ class FamilyStyle(NamedTuple):
         pattern: Period of the layers that see all tokens if the others have a window.
         capped: A tanh bounds the scores, which needs unfused attention.
         kernels: Implementations of attention that transformers has for the family.
+        eager_until: The last release of transformers that has eager attention alone.
         softmax: That of ``AttentionShape``.
         learned: Offset of learned positions, or ``None`` without them.
         float32: Published checkpoints are mostly in float32, not in 16 bits.
@@ -81,6 +82,7 @@ class FamilyStyle(NamedTuple):
     sinks: bool = False
     capped: bool = False
     kernels: str = "eager sdpa flash"
+    eager_until: str = ""
     softmax: str = "wide"
     written_out: bool = False
     spread: bool = False

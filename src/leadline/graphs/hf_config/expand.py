@@ -10,7 +10,13 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.workload import AttentionImplementation, LossKernel, Phase, Precision, Quantization, Workload
 from leadline.files.read import read_input_text
-from leadline.graphs.hf_config.families import read_attention, read_model_shape, use_attention, use_engine_attention
+from leadline.graphs.hf_config.families import (
+    FAMILIES,
+    read_attention,
+    read_model_shape,
+    use_attention,
+    use_engine_attention,
+)
 from leadline.graphs.hf_config.generation import CACHE_BLOCK, CacheLayout, cache_layout, expand_decode_steps
 from leadline.graphs.hf_config.model import TransformerModel
 from leadline.graphs.hf_config.modules import ModelBuilder
@@ -71,7 +77,8 @@ def _read_shape(workload: Workload, config: dict[str, Any]) -> tuple[ModelShape,
     vision, vision_note = read_vision(config, reference)
     if isinstance(shape, StackShape):
         shape = shape._replace(vision=vision)
-    kernel = workload.attention or read_attention(config, reference)
+    named, eager_until = read_attention(config, reference), FAMILIES[shape.family][1].eager_until
+    kernel = workload.attention or named or (AttentionImplementation.EAGER if eager_until else None)
     if kernel is not None:
         shape = use_attention(shape, kernel)
     if workload.paged and kernel is None:
@@ -81,8 +88,14 @@ def _read_shape(workload: Workload, config: dict[str, Any]) -> tuple[ModelShape,
         notes.append(f"{reference} leaves out {', '.join(missing_fields)}: published defaults are used")
     if config.get("num_nextn_predict_layers"):
         notes.append("the layers for multi-token prediction are not counted: transformers does not load them")
-    if kernel is not None and workload.attention is None:
-        notes.append(f"the attention is {kernel.value}, as {reference} says; set it with --attention")
+    if workload.attention is None and kernel is not None:
+        reason = f"the attention is {kernel.value}, as {reference} says"
+        if named is None:
+            reason = (
+                f"assumed: eager attention, as in transformers up to {eager_until}; with sdpa, which newer releases "
+                f"have for {shape.family}, it needs less memory"
+            )
+        notes.append(f"{reason}; set it with --attention")
     if isinstance(shape, StackShape) and any(layer.attention.state_space for layer in shape.layers):
         notes.append("assumed: state-space layers run the kernels of mamba-ssm; no measured step has such layers")
     return shape, notes

@@ -183,6 +183,8 @@ def _notes(partition: Partition) -> list[str]:
     rules = partition.rules
     notes = [f"{partition.name}: {partition.note}"] if partition.note else []
     notes += _network(partition.node)
+    if partition.node.power_limit_w:
+        notes.append(f"power limit of {partition.node.name} nodes: {partition.node.power_limit_w:g} W a GPU")
     notes += [f"rejects {', '.join(rules.rejects)}"] if rules.rejects else []
     notes += [f"requires {', '.join(rules.requires)}"] if rules.requires else []
     return notes + list(rules.notes)

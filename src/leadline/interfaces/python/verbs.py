@@ -56,6 +56,7 @@ class WorkloadKeywords(TypedDict, total=False):
     recompute: str
     compile: bool
     gpus: int
+    power_limit: str
     tensor_parallel: int
     no_sequence_parallel: bool
     pipeline_parallel: int
