@@ -120,7 +120,7 @@ def select_engine_kernels(workload: Workload, job: TracedJob, device: Device) ->
     served = workload.phase is Phase.INFERENCE and workload.model.kind is ModelKind.HF_CONFIG and attends and not wide
     if not served or device.kind is not DeviceKind.GPU or device.vendor != "nvidia":
         return None
-    from leadline.estimators.step_time.engine_kernels import EngineKernels  # noqa: PLC0415 - numpy loads on use
+    from leadline.estimators.engine_kernels import EngineKernels  # noqa: PLC0415 - numpy loads on use
     from leadline.training.decoder_steps import shipped_step_model  # noqa: PLC0415 - see above
 
     curves, untested = shipped_step_model().curves, 0.0

@@ -15,8 +15,8 @@ from leadline.core.workload import (
     Quantization,
     Workload,
 )
+from leadline.estimators.engine_kernels import STEP_S, EngineKernels
 from leadline.estimators.parallelism.fabric import make_ring
-from leadline.estimators.step_time.engine_kernels import STEP_S, EngineKernels
 from leadline.estimators.token_times import least_decode_s
 from leadline.graphs.hf_config.expand import expand
 from leadline.training.decoder_steps import shipped_step_model
