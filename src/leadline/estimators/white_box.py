@@ -253,12 +253,12 @@ def _largest_part(parts: dict[str, float], kernels_s: float, model: KernelModel,
     ops = [op for op in job.step.ops if op.kind.value == kind]
     flops = sum(op.flops * op.count for op in ops)
     moved = sum((op.bytes_read + op.bytes_written) * op.count for op in ops)
-    peak = device.peak_flops_per_s.get(_main_dtype(ops), 0.0)
+    peak = device.peak_flops_per_s.get(_main_dtype(ops, device), 0.0)
     arithmetic = kind in (OpKind.GEMM.value, OpKind.CONV.value, OpKind.ATTENTION.value)
     if peak and device.memory_bytes_per_s:  # what the larger of both bounds is
         arithmetic = arithmetic and flops / peak >= moved / device.memory_bytes_per_s
     if arithmetic or not device.memory_bytes_per_s:
-        rate = f"at {flops / seconds / 1e12:.3g} TFLOP/s in {_main_dtype(ops)}"
+        rate = f"at {flops / seconds / 1e12:.3g} TFLOP/s in {_main_dtype(ops, device)}"
     else:
         rate = f"moving {moved / seconds / 1e9:.3g} GB/s"
     return f"{seconds / kernels_s:.0%} of the kernels' time is {kind} {rate} ({_ORIGIN[model.tier]})"
@@ -271,10 +271,12 @@ _ORIGIN = {
 }
 
 
-def _main_dtype(ops: list[Op]) -> str:
+def _main_dtype(ops: list[Op], device: Device) -> str:
+    """Return the number format of most of the arithmetic; of scaled products theirs, if the device has it."""
     weight = defaultdict[str, float](float)
     for op in ops:
-        weight[op.dtype] += op.flops * op.count
+        narrow = op.name.removeprefix("aten.").removesuffix("_scaled_mm").removesuffix("-block")
+        weight[narrow if narrow in device.peak_flops_per_s else op.dtype] += op.flops * op.count
     return max(weight, key=weight.__getitem__)
 
 
