@@ -34,7 +34,7 @@ Measured = Mapping[str, Any]
 def own_rows() -> list[BenchmarkRow]:
     """Return the error of time and memory, and the coverage of both intervals."""
     with tempfile.TemporaryDirectory() as folder:
-        pairs = [(row, _predict(row["configuration"], Path(folder))) for row in _measured()]
+        pairs = [(row, _predict(row["configuration"], Path(folder))) for row in measured_steps()]
     times = [(row["step_ms"] / 1e3, each.step_s) for row, each in pairs if each.step_s]
     memories = [(row["device_bytes"], each.gpu_memory_bytes) for row, each in pairs if each.gpu_memory_bytes]
     rows = []
@@ -57,7 +57,7 @@ def own_memory() -> list[dict[str, object]]:
     context = context_bytes(TomlCatalog(None).device(DEVICE))
     details: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for row in _measured():
+        for row in measured_steps():
             asked, memory = row["configuration"], _predict(row["configuration"], Path(folder)).gpu_memory_bytes
             if memory:
                 details.append({
@@ -69,7 +69,7 @@ def own_memory() -> list[dict[str, object]]:
     return details
 
 
-def _measured() -> Iterator[Measured]:
+def measured_steps() -> Iterator[Measured]:
     """Yield the measured training steps that run op by op."""
     for line in STEPS.read_text(encoding="utf-8").splitlines()[1:]:
         row = json.loads(line)
@@ -80,13 +80,20 @@ def _measured() -> Iterator[Measured]:
             yield row
 
 
-def _predict(asked: Measured, folder: Path) -> Estimate:
-    path = folder / "config.json"
+def write_configuration(asked: Measured, folder: Path) -> Path:
+    """Write the ``config.json`` of a configuration's model into a folder of its own."""
+    path = folder / str(asked["model"]) / "config.json"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(MODELS[asked["model"]]), encoding="utf-8")
+    return path
+
+
+def options_of(asked: Measured) -> WorkloadOptions:
+    """Return the options of a configuration."""
     longest = asked["length"]
     # Lengths that vary are drawn from an eighth of the longest on, one for each batch.
     varied = {"seq": longest * 9 // 16, "seq_max": longest} if asked["lengths"] == "varied" else {"seq": longest}
-    options = WorkloadOptions(
+    return WorkloadOptions(
         **varied, batch=asked["batch"], precision=PRECISIONS[asked["precision"]],
         attention=None if asked["model"] in EAGER_ALONE else asked["attention"],
         optimizer=OPTIMIZERS[asked["optimizer"]], accumulate=asked["accumulation"],
@@ -94,4 +101,8 @@ def _predict(asked: Measured, folder: Path) -> Estimate:
         # A plain loop: half precision is that of the weights, without autocast around the adapters.
         peft=f"lora:r={asked['rank']},autocast={asked['precision'] == 'amp'}".lower() if asked["rank"] else None,
     )  # fmt: skip
-    return estimate(read_workload([str(path)], options), toolbox(), on=[DEVICE]).estimates[0]
+
+
+def _predict(asked: Measured, folder: Path) -> Estimate:
+    workload = read_workload([str(write_configuration(asked, folder))], options_of(asked))
+    return estimate(workload, toolbox(), on=[DEVICE]).estimates[0]

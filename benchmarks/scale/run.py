@@ -13,6 +13,7 @@ from benchmarks.results import BenchmarkResult, BenchmarkRow, at_most, within
 from benchmarks.scale.bridge_rows import CONFIGURATIONS
 from benchmarks.scale.collectives import collective_results
 from benchmarks.scale.fit import fit_step_model
+from benchmarks.scale.hosts import own_host_rows, sweep_host_rows
 from benchmarks.scale.own_steps import own_rows
 from benchmarks.scale.power import power_rows
 from benchmarks.scale.published import published_rows
@@ -27,7 +28,7 @@ from leadline.estimators.parallelism.product_times import PARAMETERS, ProductCur
 from leadline.estimators.parallelism.step_parts import NAMES, step_seconds
 from leadline.estimators.parallelism.training_step import NARROW, StepTable
 from leadline.estimators.ports import Array
-from leadline.training.decoder_steps import shipped_step_model
+from leadline.training.decoder_steps import DecoderStepModel, shipped_step_model
 
 Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]
@@ -57,10 +58,12 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
     rows = [row for row in every if not _is_slow(row)]
     sources = [row.source for row in rows]
     left = sorted(set(sources))[:: 2 if quick else 1]
-    predictions = _Predictions(len(rows))
+    predictions, adapted = _Predictions(len(rows)), list[BenchmarkRow]()
     for number, source in enumerate(left):
         progress(number, len(left))
-        predictions.leave_out(rows, np.array([name == source for name in sources]))
+        model = predictions.leave_out(rows, np.array([name == source for name in sources]))
+        if source == SWEEP:
+            adapted = sweep_host_rows(rows, model)
     by_generation = _Predictions(len(rows))
     generations = np.array([row.step.device.architecture or "" for row in rows])
     for generation in np.unique(generations):
@@ -75,6 +78,8 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
         *([] if quick else [*collective_results(data), *power_rows(data), *serving_rows(data), *memory_rows(data)]),
         *published_rows(),
         *own_rows(),
+        *([] if quick else own_host_rows()),
+        *adapted,
         _layout_row(),
     ]
     return BenchmarkResult("scale", tuple(answers))
@@ -90,14 +95,15 @@ class _Predictions:
     def __init__(self, count: int) -> None:
         self.point, self.low, self.high, self.roofline, self.nearest = np.full((5, count), np.nan)
 
-    def leave_out(self, rows: Sequence[ScaleRow], held_out: Mask) -> None:
-        """Predict rows by a model, and by baselines, that were fitted on the others."""
+    def leave_out(self, rows: Sequence[ScaleRow], held_out: Mask) -> DecoderStepModel:
+        """Predict rows by a model, and by baselines, that were fitted on the others; return the model."""
         known, asked = ([rows[i] for i in np.flatnonzero(mask).tolist()] for mask in (~held_out, held_out))
         model = fit_step_model(known, shipped_step_model().curves)
         self.add(np.flatnonzero(held_out), model.predict([row.step for row in asked]))
         bounds, measured = bound_seconds(known), np.array([row.elapsed_s for row in known])
         self.roofline[held_out] = bound_seconds(asked) * np.median(measured / bounds)
         self.nearest[held_out] = nearest_utilization_seconds(known, asked)
+        return model
 
     def add(self, places: npt.NDArray[np.int64], answer: tuple[Array, Array, Array]) -> None:
         """Keep the points and ends of some rows."""

@@ -28,15 +28,18 @@ from leadline.training.adapted_steps import (
     AdaptedCard,
     AdaptedRecord,
     AdaptedSteps,
+    AdaptedWholeSteps,
     read_adapted_steps,
     save_adapted_steps,
 )
 from leadline.training.application_correction import FinishedRun, fit_correction, read_correction, save_correction
 from leadline.training.array_files import keep_cached, load_cached
+from leadline.training.decoder_steps import shipped_step_model
 from leadline.training.model import DIGEST, digest_of, load_model, save_model
 from leadline.training.queue_wait import QueueWaitModel, fit_queue_wait_model
 from leadline.training.records import TrainingOptions, run_records
 from leadline.training.shipped_models import shipped_op_utilization
+from leadline.training.step_adaptation import AdaptedCoefficients
 from leadline.uncertainty.drift import PredictionOutcome
 
 MOMENT = "2026-01-01T00:00:00+00:00"
@@ -119,7 +122,7 @@ def corrections() -> tuple[bytes, ...]:
 
 @cache
 def adaptations() -> tuple[bytes, ...]:
-    """Return adapted steps with a factor alone, and with the shipped operator models."""
+    """Return adapted steps with a factor alone, and with the shipped operator and step models."""
     record = AdaptedRecord(
         group=None,
         channels_last=False,
@@ -133,12 +136,18 @@ def adaptations() -> tuple[bytes, ...]:
         source="steps.csv",
         made_on="2026-01-01",
     )
-    card = AdaptedCard(schema=ADAPTED_SCHEMA, device="A100 SXM4 80GB", records=(record,))
+    whole = AdaptedWholeSteps(
+        estimator="training-step model", launch_s=3e-5, error=0.1, before=0.3, spread=0.2, runs=5, source="steps.csv",
+        made_on="2026-01-01",
+    )  # fmt: skip
+    card = AdaptedCard(schema=ADAPTED_SCHEMA, device="A100 SXM4 80GB", records=(record,), whole_steps=whole)
+    model = shipped_step_model()
+    coefficients = AdaptedCoefficients(model.theta, model.covariance, 0.15, model.least, model.most)
     models = shipped_op_utilization().models
     laws = OpUtilizationModels({setting: models[setting] for setting in sorted(models)[:1]})
     return tuple(
         _file_of("a100.npz", partial(save_adapted_steps, adapted))
-        for adapted in (AdaptedSteps(card), AdaptedSteps(card, laws))
+        for adapted in (AdaptedSteps(card), AdaptedSteps(card, laws, coefficients))
     )
 
 

@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from msgspec import field
+from msgspec.structs import replace
 
 from leadline.core.frozen import Frozen
 
@@ -67,6 +68,17 @@ class Calibration(Frozen):
         """True if other processes used too much of the machine to trust the times."""
         return self.busy_share > MAX_BUSY_SHARE
 
+    @property
+    def launch_s(self) -> float | None:
+        """Host seconds of an op in training; ``None`` if not measured.
+
+        A backward pass has about two ops for each one of the forward pass.
+        """
+        forward_s, backward_s = (self.figures.get(f"launch_{stage}_s") for stage in ("forward", "backward"))
+        if forward_s and backward_s:
+            return (forward_s + 2 * backward_s) / 3
+        return self.figures.get("launch_s")
+
     def best_flops_per_s(self) -> dict[str, float]:
         """Return the highest rate of any matrix product or convolution, by dtype."""
         best: dict[str, float] = {}
@@ -127,6 +139,17 @@ class Device(Frozen):
     def is_calibrated(self) -> bool:
         """True if kernels were timed on the device."""
         return self.calibration is not None and bool(self.calibration.timings)
+
+    @property
+    def launch_s(self) -> float | None:
+        """Host seconds of an op in training, as measured; ``None`` if the device's host is unknown."""
+        return self.calibration.launch_s if self.calibration else None
+
+    def with_launch(self, launch_s: float) -> "Device":
+        """Return the device in a host that takes ``launch_s`` seconds for an op."""
+        calibration = self.calibration or Calibration("", "", 0)
+        others = {name: figure for name, figure in calibration.figures.items() if not name.startswith("launch_")}
+        return replace(self, calibration=replace(calibration, figures={**others, "launch_s": launch_s}))
 
     @property
     def shares_host_memory(self) -> bool:

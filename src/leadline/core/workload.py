@@ -189,6 +189,13 @@ class Fusion(StrEnum):
     LIBRARY = "library"  # hand-written kernels, as in Megatron Core, NeMo and Transformer Engine
 
 
+class Launch(StrEnum):
+    """How the host launches the kernels of a GPU."""
+
+    EAGER = "eager"  # op by op
+    GRAPHS = "graphs"  # captured once and replayed: CUDA graphs, torch.compile's reduce-overhead
+
+
 class Overlap(StrEnum):
     """Communication that runs beside computing."""
 
@@ -360,6 +367,8 @@ class Workload(Frozen):
     lengths: Lengths | None = None
     attention: AttentionImplementation | None = None  # of a config.json; None for the one that its file names
     loss: LossKernel = LossKernel.PLAIN
+    launch: Launch = Launch.EAGER
+    launch_s: float | None = None  # seconds of the host for each op; None for those of the device's record
     paged: bool = False  # True if the KV cache consists of small blocks instead of one tensor per layer
 
     @property

@@ -20,9 +20,9 @@ of the Titan V (pytorch/pytorch, issue 28394), which is the high end of the inte
 **Bounds.** They are conformal 5 % quantiles (Vovk et al. 2005) of measured over predicted peaks. The data are 505
 trainings of segmenters and detectors (``leadline bench detectors``), and 178 of language models (``leadline bench
 fine-tunes``): 80 of Qwen, 51 with most methods of peft, and 47 that Leadline measured on an H200. The widest quantiles
-are 0.861 (Qwen) and 1.168 (H200). The second widest (0.929 and 1.126) are 1.08 and 1.04 times too narrow for them. A new
-source may differ as much, so the bounds of language models are wider than the widest by these factors. XLA programs that
-are not compiled use the range of ten compiler plans on three GPUs: 0.756 to 1.203 of the live bytes.
+are 0.861 (Qwen) and 1.168 (H200). The second widest (0.929 and 1.126) are 1.08 and 1.04 times too narrow for them. A
+new source may differ as much, so the bounds of language models are wider than the widest by these factors. XLA programs
+that are not compiled use the range of ten compiler plans on three GPUs: 0.756 to 1.203 of the live bytes.
 """
 
 import math

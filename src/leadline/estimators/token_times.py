@@ -1,12 +1,11 @@
 """Times of a language model's answers from few passes: the prefill and some decode steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from leadline.core.estimate import Interval, Tier, TokenTimes
+from leadline.core.estimate import Interval, TokenTimes
 from leadline.core.frozen import Frozen
-from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, TracedJob
+from leadline.core.graph import BYTES_PER_ELEMENT, OpGraph, OpKind, TracedJob
 from leadline.core.hardware import Device
-from leadline.core.ports import KernelModel
 from leadline.core.units import format_duration
 from leadline.core.workload import Workload
 from leadline.estimators.parallelism.divided_memory import cache_share_bytes
@@ -28,32 +27,6 @@ class AnswerTimes(Frozen):
     decode: Interval | None = None
     first: Interval | None = None
     last: Interval | None = None
-
-
-class ReplayedKernels(Frozen):
-    """A ``KernelModel`` of captured and replayed kernels: only the device takes time."""
-
-    kernels: KernelModel
-    tier: Tier
-    name: str = "replayed kernels"
-    reasons: tuple[str, ...] = ()
-    host_spread: float = 0.0  # the host launches nothing
-
-    def spread_of(self, graph: OpGraph) -> float:
-        """Return the spread of the kernels."""
-        return self.kernels.spread_of(graph)
-
-    def ops_s(self, ops: Sequence[Op]) -> Sequence[float]:
-        """Return the seconds of one call of each op on the device."""
-        return self.kernels.ops_s(ops)
-
-    def launch_s(self, op: Op) -> float:  # noqa: ARG002 - part of the protocol
-        """Return no time: nothing is launched op by op."""
-        return 0.0
-
-    def step_s(self, graph: OpGraph) -> float:
-        """Return the sum of the kernels, one after the other."""
-        return sum(seconds * op.count for seconds, op in zip(self.ops_s(graph.ops), graph.ops, strict=True))
 
 
 def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> AnswerTimes:

@@ -17,6 +17,7 @@ from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
 from leadline.estimators import gpu_memory_interval, walltime
+from leadline.estimators.compiled_kernels import ReplayedKernels, launched_as
 from leadline.estimators.memory.device import PeakMemory, describe_jax_memory, job_peak, usable_bytes
 from leadline.estimators.memory.workspaces import Workspaces
 from leadline.estimators.parallelism.divided_memory import (
@@ -32,7 +33,6 @@ from leadline.estimators.step_time.roofline import MATRIX_KINDS, RooflineKernels
 from leadline.estimators.step_time.selection import Domain, find_domain
 from leadline.estimators.token_times import (
     GraphTime,
-    ReplayedKernels,
     describe_token_times,
     least_decode_s,
     predict_answer,
@@ -115,7 +115,11 @@ class WhiteBox(Frozen):
         tier, name = Tier.SPECS, self.name
         try:
             engine = self.engine_kernels(workload, job, device)
-            model = engine if engine is not None and runs_in_engine(workload, job) else self.kernels(device, job)
+            if engine is not None and runs_in_engine(workload, job):
+                model = engine
+            else:
+                host = device.with_launch(workload.launch_s) if workload.launch_s else device
+                model = launched_as(self.kernels(host, job), workload, device)
             tier, name = model.tier, f"{self.name}, {model.name}"
             if (step := self.predict_whole_step(workload, job, device, fabric)) is not None:
                 tier, name = Tier.LEARNED, f"{self.name}, {step.name}"

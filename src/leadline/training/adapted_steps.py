@@ -12,8 +12,9 @@ from leadline.estimators.ports import State, nest, unnest
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
 from leadline.estimators.step_time.selection import StepGroup
 from leadline.training.array_files import Card, read_with_card, write_with_card
+from leadline.training.step_adaptation import AdaptedCoefficients
 
-ADAPTED_SCHEMA = "leadline.adapted/1"
+ADAPTED_SCHEMA = "leadline.adapted/2"
 
 
 class AdaptedRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +38,30 @@ class AdaptedRecord(msgspec.Struct, frozen=True, kw_only=True):
         return math.expm1(NORMAL_90 * self.spread)
 
 
+class AdaptedWholeSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """The training-step model on the device in its host, and its errors on left-out models, as in a record."""
+
+    estimator: str
+    launch_s: float  # of the host for an op
+    error: float
+    before: float
+    spread: float
+    runs: int
+    source: str
+    made_on: str
+
+    @property
+    def longest(self) -> float:
+        """Return how far the upper bound at 90 % is above the prediction, as a share of it."""
+        return math.expm1(NORMAL_90 * self.spread)
+
+
 class AdaptedCard(Card, frozen=True, kw_only=True):
     """Everything adapted for one device, except the fitted models."""
 
     device: str
     records: tuple[AdaptedRecord, ...]
+    whole_steps: AdaptedWholeSteps | None = None  # of language models in training, predicted as a whole
     power_limit_w: float | None = None  # during the measurement; None at the factory limit, or if unknown
 
     def find(self, group: StepGroup, *, channels_last: bool) -> AdaptedRecord | None:
@@ -51,10 +71,11 @@ class AdaptedCard(Card, frozen=True, kw_only=True):
 
 
 class AdaptedSteps(Frozen):
-    """The card of one device, and the operator models of the groups that have one."""
+    """The card of one device, the operator models of the groups that have one, and the training-step model."""
 
     card: AdaptedCard
     laws: OpUtilizationModels | None = None
+    coefficients: AdaptedCoefficients | None = None
 
 
 def adapted_steps_path(folder: Path, device: Device) -> Path:
@@ -64,7 +85,9 @@ def adapted_steps_path(folder: Path, device: Device) -> Path:
 
 def save_adapted_steps(adapted: AdaptedSteps, path: Path) -> None:
     """Write the file whole or not at all."""
-    write_with_card(path, adapted.card, nest("laws", adapted.laws.dump()) if adapted.laws else {})
+    laws = nest("laws", adapted.laws.dump()) if adapted.laws else {}
+    steps = nest("steps", adapted.coefficients.dump()) if adapted.coefficients else {}
+    write_with_card(path, adapted.card, {**laws, **steps})
 
 
 def read_adapted_steps(path: Path) -> AdaptedSteps:
@@ -75,7 +98,10 @@ def read_adapted_steps(path: Path) -> AdaptedSteps:
     """
 
     def restore(card: AdaptedCard, state: State) -> AdaptedSteps:
-        laws = unnest("laws", state)
-        return AdaptedSteps(card, OpUtilizationModels.load(laws) if laws else None)
+        laws, steps = unnest("laws", state), unnest("steps", state)
+        coefficients = AdaptedCoefficients.load(steps) if steps else None
+        if coefficients:
+            coefficients.require_names()
+        return AdaptedSteps(card, OpUtilizationModels.load(laws) if laws else None, coefficients)
 
     return read_with_card(path, AdaptedCard, ADAPTED_SCHEMA, restore, fix="delete it, and run leadline adapt again")

@@ -32,13 +32,13 @@ def config(tmp_path, monkeypatch):
 
 
 def told_s(config, batch, device=DEVICE):
-    workload = read_workload([str(config)], WorkloadOptions(batch=batch, seq=512, precision="bf16"))
+    workload = read_workload([str(config)], WorkloadOptions(batch=batch, seq=512, precision="fp32"))
     return estimate(workload, toolbox(), on=[device]).estimates[0]
 
 
 def kernels_s(config, batch):
     """Return the seconds of a step by the shipped kernels, which adaptation moves."""
-    workload = read_workload([str(config)], WorkloadOptions(batch=batch, seq=512, precision="bf16"))
+    workload = read_workload([str(config)], WorkloadOptions(batch=batch, seq=512, precision="fp32"))
     device, job = toolbox().catalog.device(DEVICE), expand(workload)
     return select_shipped_kernels(device, job).step_s(job.step)
 
@@ -46,7 +46,7 @@ def kernels_s(config, batch):
 @pytest.fixture
 def table(config, tmp_path):
     """Steps that take half as long again as the kernels are estimated, but for the noise of two runs."""
-    rows = [f"{config},{batch},512,bf16,{1.5 * kernels_s(config, batch) * (1 + 0.02 * (batch % 2))}"
+    rows = [f"{config},{batch},512,fp32,{1.5 * kernels_s(config, batch) * (1 + 0.02 * (batch % 2))}"
             for batch in (1, 2, 3, 4, 6, 8)]  # fmt: skip
     path = tmp_path / "steps.csv"
     path.write_text("\n".join(["workload,batch,seq,precision,step_s", *rows]) + "\n")
@@ -67,7 +67,7 @@ def test_own_steps_move_the_estimate_of_that_device_and_no_other(config, table):
     assert after.step_s.high / after.step_s.low < before.step_s.high / before.step_s.low
     assert (Tier.LEARNED, f"white-box, {language.estimator}, adapted") == (after.basis.tier, after.estimator)
     assert after.basis.reasons[0].startswith(
-        "adapted to 6 measured steps of language training in half precision (steps.csv)"
+        "adapted to 6 measured steps of language training in single precision (steps.csv)"
     )
     assert other == told_s(config, 5, "H100 SXM5 80GB")
 
@@ -112,8 +112,14 @@ def test_a_broken_file_is_reported_with_the_fix(config, table):
             "workload,colour,step_s\n{config},red,0.1\n",
             "line 2 of {path} cannot be used: Object contains unknown",
         ),
-        ("workload,gpus,step_s\n{config},2,0.1\n", "line 2 of {path} ran on 2 GPUs"),
-        ("workload,batch,seq,precision,step_s\n{config},1,512,bf16,0.1\n", "has 1 steps, but at least 5 are needed"),
+        (
+            "workload,gpus,precision,step_s\n{config},2,fp32,0.1\n",
+            "line 2 of {path} ran on 2 GPUs, but only training steps of language models in 16 bits may",
+        ),
+        (
+            "workload,batch,seq,precision,step_s\n{config},1,512,fp32,0.1\n",
+            "has 1 steps, but at least 5 on one GPU are needed, or 3 training steps",
+        ),
     ],
     ids=["no seconds", "no number", "negative", "no workload", "no batch", "no option", "two GPUs", "one row"],
 )
@@ -127,12 +133,12 @@ def test_a_row_that_cannot_be_used_is_named_with_its_line(config, tmp_path, text
 
 
 def test_steps_that_contradict_each_other_are_not_learned_from(config, tmp_path):
-    rows = [f"{config},{batch},512,bf16,{10.0 ** (batch % 3 - 1)}" for batch in range(1, 9)]
+    rows = [f"{config},{batch},512,fp32,{10.0 ** (batch % 3 - 1)}" for batch in range(1, 9)]
     path = tmp_path / "steps.csv"
     path.write_text("\n".join(["workload,batch,seq,precision,step_s", *rows]) + "\n")
     with pytest.raises(
         InvalidInput,
-        match=r"does not improve the estimates: on left-out models, the maker's figures has an error of \d+%",
+        match=r"does not improve the estimates: on left-out models, the learned kernels has an error of \d+%",
     ):
         adapt(path, toolbox(), device=DEVICE)
 

@@ -17,6 +17,7 @@ from leadline.app import settings
 from leadline.app.estimate.estimate import Toolbox, Tracer
 from leadline.app.estimate.kernel_models import shipped_device
 from leadline.app.estimate.step_estimators import select_shipped_kernels
+from leadline.app.estimate.step_models import LEAST_WHOLE_STEPS, adapt_whole_steps, find_training_step
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.documents import refuse_damaged
@@ -25,6 +26,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Recompute, Workload
+from leadline.estimators.parallelism.training_step import TrainingStep
 from leadline.estimators.step_time.adaptation import (
     LEAST_STEPS,
     AdaptedEstimator,
@@ -42,6 +44,7 @@ from leadline.training.adapted_steps import (
     AdaptedCard,
     AdaptedRecord,
     AdaptedSteps,
+    AdaptedWholeSteps,
     adapted_steps_path,
     save_adapted_steps,
 )
@@ -129,8 +132,6 @@ def _read_row(row: Mapping[str, str | None], where: str) -> MeasuredStep:
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{where} cannot be used: {error}") from error
     workload = read_workload([subject], options)
-    if workload.gpus != 1:
-        raise InvalidInput(f"{where} ran on {workload.gpus} GPUs, but adaptation needs steps on one GPU")
     return MeasuredStep(workload, seconds, where, subject)
 
 
@@ -181,16 +182,18 @@ class AdaptAnswer(Frozen):
 
     device: str
     records: tuple[AdaptedRecord, ...]
+    whole_steps: AdaptedWholeSteps | None
     path: str | None
     notes: tuple[str, ...]
 
 
 class _TracedStep(Frozen):
-    """A measured step with its graph and its estimate before adaptation."""
+    """A measured step with its graph, its estimate before adaptation, and what the training-step model needs."""
 
     step: MeasuredStep
     job: TracedJob
     estimate_s: float
+    whole: TrainingStep | None
 
 
 def adapt(
@@ -215,8 +218,8 @@ def adapt(
     folder = settings.adapted_dir()
     if keep:
         settings.require_writable(folder)
-    if most < LEAST_STEPS:
-        raise InvalidInput(f"--most is {most}, but it must be at least {LEAST_STEPS}")
+    if most < LEAST_WHOLE_STEPS:
+        raise InvalidInput(f"--most is {most}, but it must be at least {LEAST_WHOLE_STEPS}")
     with measured_steps(path, most) as (steps, measured):
         named = measured.name if measured else None
         target = _device(device or named, path, tools)
@@ -231,18 +234,50 @@ def adapt(
             estimate_s = tools.estimator.estimate(step.workload, job, target).step_s
             if estimate_s is None:
                 raise InvalidInput(f"{step.where} cannot be estimated on {target.name}: delete it")
-            traced.append(_TracedStep(step, job, estimate_s.point))
-    if len(steps) < LEAST_STEPS:
-        raise InvalidInput(f"{path} has {len(steps)} steps, but at least {LEAST_STEPS} are needed")
-    records, laws = _adapt_groups(target, traced, path, notes)
-    card = AdaptedCard(
-        schema=ADAPTED_SCHEMA, device=target.name, records=tuple(records), power_limit_w=target.power_limit_w
-    )
+            whole = find_training_step(step.workload, job, target)
+            if step.workload.gpus != 1 and whole is None:
+                raise InvalidInput(
+                    f"{step.where} ran on {step.workload.gpus} GPUs, but only training steps of language models in 16 "
+                    "bits may: delete it"
+                )
+            traced.append(_TracedStep(step, job, estimate_s.point, whole))
+    adapted = _adapt(target, traced, path, notes)
     file = adapted_steps_path(folder, target)
     if keep:
         with settings.refuse_unwritable(folder):
-            save_adapted_steps(AdaptedSteps(card, laws if laws.models else None), file)
-    return AdaptAnswer(target.name, card.records, str(file) if keep else None, tuple(notes))
+            save_adapted_steps(adapted, file)
+    card = adapted.card
+    return AdaptAnswer(target.name, card.records, card.whole_steps, str(file) if keep else None, tuple(notes))
+
+
+def _adapt(device: Device, traced: Sequence[_TracedStep], path: Path, notes: list[str]) -> AdaptedSteps:
+    """Return the adaptation of whole training steps, and that of kernels in the host that these show."""
+    whole, record, coefficients = [step for step in traced if step.whole], None, None
+    if len(whole) >= LEAST_WHOLE_STEPS:
+        steps = [step.whole for step in whole if step.whole]
+        runs = _runs(whole)
+        record, coefficients = adapt_whole_steps(steps, runs.step_s, runs.model, path.name)
+        # Priors keep it near the shipped model, so only steps that contradict each other do harm.
+        if record.error > MAX_ERROR:
+            off = f"error {record.error:.0%} with them, {record.before:.0%} without"
+            notes.append(f"{record.runs} whole training steps not used: {off}")
+            record = coefficients = None
+    if record and not device.launch_s:
+        device = device.with_launch(record.launch_s)
+    alone = [step for step in traced if step.step.workload.gpus == 1 and not (record and step.whole)]
+    if len(alone) < LEAST_STEPS and record is None:
+        raise InvalidInput(
+            f"{path} has {len(traced)} steps, but at least {LEAST_STEPS} on one GPU are needed, or {LEAST_WHOLE_STEPS} "
+            "training steps of language models in 16 bits"
+        )
+    records, laws = _adapt_groups(device, alone, path, notes)
+    if not records and record is None:
+        raise InvalidInput(_describe_failure(_fit_factor(device, alone), path))
+    card = AdaptedCard(
+        schema=ADAPTED_SCHEMA, device=device.name, records=tuple(records), whole_steps=record,
+        power_limit_w=device.power_limit_w,
+    )  # fmt: skip
+    return AdaptedSteps(card, laws if laws.models else None, coefficients)
 
 
 def _adapt_groups(
@@ -264,16 +299,19 @@ def _adapt_groups(
             continue
         records.append(_to_record(best, group, path.name, channels_last=channels_last))
         models = models.merge(best.laws) if best.laws else models
-    overall = _fit_factor(device, traced)
-    if overall.error <= min(MAX_ERROR, overall.error_before):
-        records.append(_to_record(overall, None, path.name, channels_last=False))
-    if not records:
-        raise InvalidInput(
-            f"{path} does not improve the estimates: on left-out models, the {overall.estimator} has an error of "
-            f"{overall.error:.0%} with a factor, {overall.error_before:.0%} without; measure more steps of one kind of "
-            "job, on an idle machine"
-        )
+    if len(traced) >= LEAST_STEPS:
+        overall = _fit_factor(device, traced)
+        if overall.error <= min(MAX_ERROR, overall.error_before):
+            records.append(_to_record(overall, None, path.name, channels_last=False))
     return records, models
+
+
+def _describe_failure(overall: AdaptedEstimator, path: Path) -> str:
+    return (
+        f"{path} does not improve the estimates: on left-out models, the {overall.estimator} has an error of "
+        f"{overall.error:.0%} with a factor, {overall.error_before:.0%} without; measure more steps of one kind of "
+        "job, on an idle machine"
+    )
 
 
 def _device(name: str | None, path: Path, tools: Toolbox) -> Device:

@@ -204,6 +204,18 @@ def adapted_kernels(device: Device, job: TracedJob, shipped: Shipped) -> KernelM
     return ScaledKernels(shipped(device, job), record.factor, spread, reasons)
 
 
+def in_adapted_host(device: Device) -> Device:
+    """Return the device with the launch cost that its adapted steps showed, unless it was measured.
+
+    Raises:
+        InvalidInput: the file of the device cannot be read.
+    """
+    adapted = None if device.launch_s else load_adapted_steps(device)
+    if adapted is None or adapted.card.whole_steps is None:
+        return device
+    return device.with_launch(adapted.card.whole_steps.launch_s)
+
+
 def load_adapted_steps(device: Device) -> AdaptedSteps | None:
     """Return what was learned of a device; ``None`` where nothing was.
 

@@ -7,6 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from leadline.app.background import report_step
+from leadline.app.estimate.step_models import step_model_of
 from leadline.app.machines.targets import ResolvedTarget
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
@@ -26,7 +27,7 @@ from leadline.estimators.ports import Array
 from leadline.estimators.recent_cache import RecentResults
 from leadline.estimators.step_time.selection import find_domain
 from leadline.recommendation.memory_fit import check_memory
-from leadline.training.decoder_steps import make_training_step, shipped_step_model
+from leadline.training.decoder_steps import make_training_step
 
 MOST_CHECKED = 400
 """Layouts whose memory is predicted at most, the fastest first."""
@@ -154,7 +155,7 @@ class _Search:
             ).with_plan(layout.plan)
             for layout in layouts
         ]  # fmt: skip
-        return shipped_step_model().seconds(steps)
+        return step_model_of(self.device, self.workload.launch_s)[0].seconds(steps)
 
     def _needed_bytes(self, layout: Layout) -> float:
         """Return the bytes of GPU memory that a layout needs at the risk.

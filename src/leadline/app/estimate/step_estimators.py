@@ -24,10 +24,14 @@ def select_kernels(device: Device, job: TracedJob, choice: EstimatorChoice | Non
             device, or its adaptation cannot be read.
         MissingExtra: the choice needs a package that is not installed.
     """
-    if choice is None and settings.adapted_dir().is_dir():
-        from leadline.app.estimate.kernel_models import adapted_kernels  # noqa: PLC0415 - numpy loads on use
+    if settings.adapted_dir().is_dir():
+        from leadline.app.estimate.kernel_models import (  # noqa: PLC0415 - numpy loads on use
+            adapted_kernels,
+            in_adapted_host,
+        )
 
-        if (adapted := adapted_kernels(device, job, select_shipped_kernels)) is not None:
+        device = in_adapted_host(device)
+        if choice is None and (adapted := adapted_kernels(device, job, select_shipped_kernels)) is not None:
             return adapted
     return select_shipped_kernels(device, job, choice)
 
@@ -59,47 +63,33 @@ def _kernels_without_training_data(device: Device, choice: EstimatorChoice | Non
     return RooflineKernels(device)
 
 
-DECODER_MODEL = "training-step model"
-
-
 def predict_decoder_step(workload: Workload, job: TracedJob, device: Device, fabric: Fabric) -> WholeStep | None:
     """Return the prediction of a transformer's training step as a whole.
 
-    ``None`` if kernels must be estimated one by one: the model does not apply, or the device is adapted to steps of
-    this kind.
+    ``None`` if kernels must be estimated one by one, since the model does not apply.
 
     Raises:
-        InvalidInput: the model does not apply, and no kernel has the precision or recomputation.
+        InvalidInput: the model does not apply, and no kernel has the precision or recomputation; or the adaptation of
+            the device cannot be read.
     """
     narrow = workload.precision is not None and workload.precision.is_narrow and workload.phase is Phase.TRAINING
     needed = narrow or workload.recompute is Recompute.SELECTIVE
     if not needed and (device.kind is not DeviceKind.GPU or workload.phase is not Phase.TRAINING):
         return None
-    from leadline.app.estimate.kernel_models import load_adapted_steps  # noqa: PLC0415 - numpy loads on use
-    from leadline.estimators.step_time.selection import Domain, StepGroup, find_step_group  # noqa: PLC0415 - see above
+    from leadline.app.estimate.step_models import DECODER_MODEL, WHOLE_STEPS, step_model_of  # noqa: PLC0415 - numpy loads on use
+    from leadline.estimators.step_time.selection import find_step_group  # noqa: PLC0415 - see above
     from leadline.training import decoder_steps  # noqa: PLC0415 - see above
 
-    group = StepGroup(Domain.LANGUAGE, "half", "training")
-    if not needed:
-        if find_step_group(job.step, device) != group:
-            return None
-        adapted = load_adapted_steps(device)
-        if adapted is not None and any(record.group == group for record in adapted.card.records):
-            return None
-    model = decoder_steps.shipped_step_model()
+    if not needed and find_step_group(job.step, device) != WHOLE_STEPS:
+        return None
+    model, reasons = step_model_of(device, workload.launch_s)
     try:
         prediction = decoder_steps.predict_decoder_step(model, job, workload, device, fabric)
     except InvalidInput:
         if needed:
             raise
         return None
-    card = decoder_steps.shipped_step_model_errors()
-    medians = [figures["median"] for figures in card.errors.values()]
-    why = (
-        f"estimated with the {DECODER_MODEL}: median error of {min(medians):.0f} to {max(medians):.0f} % on "
-        f"{len(medians)} sources of published steps that were left out of its fit"
-    )
-    return WholeStep(DECODER_MODEL, prediction.step_s, dict(prediction.parts_s), (why, *prediction.sentences))
+    return WholeStep(DECODER_MODEL, prediction.step_s, dict(prediction.parts_s), (*reasons, *prediction.sentences))
 
 
 ENGINE_ERRORS = (

@@ -14,6 +14,7 @@ from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.frozen import Frozen
 from leadline.core.workload import (
     CacheDtype,
+    Launch,
     Lengths,
     ModelKind,
     NetworkRate,
@@ -71,6 +72,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     precision: str | None = None
     attention: str | None = None
     loss: str | None = None
+    launch: str | None = None
     optimizer: str | None = None
     lora: int | None = None
     lora_targets: str | None = None
@@ -192,6 +194,29 @@ def parse_network_rate(text: str) -> NetworkRate:
     if not LEAST_NETWORK <= bytes_per_s <= LARGEST_NETWORK:
         raise InvalidInput(f"--network {text[:40]!r} is no bandwidth of a network: {fix}")
     return NetworkRate(bytes_per_s, per_gpu="gpu" in (match["scope"] or "").casefold())
+
+
+_LAUNCH = re.compile(r"(?P<time>\d{1,9}(?:\.\d{1,9})?)\s*(?P<unit>us|µs|μs|ms)")
+LONGEST_LAUNCH_S = 0.01
+
+
+def parse_launch(text: str | None) -> tuple[Launch, float | None]:
+    """Read ``eager``, ``graphs``, or a time such as ``25us``; return how kernels are launched, and the time in seconds.
+
+    Raises:
+        InvalidInput: another word, or a time that no host takes.
+    """
+    words = [launch.value for launch in Launch]
+    if text is None or text in words:
+        return Launch(text or Launch.EAGER), None
+    match = _LAUNCH.fullmatch(text.strip())
+    seconds = float(match["time"]) * (1e-3 if match["unit"] == "ms" else 1e-6) if match else 0.0
+    if not 0 < seconds <= LONGEST_LAUNCH_S:
+        raise InvalidInput(
+            f"--launch {text[:40]!r} cannot be used: write {' or '.join(words)}, or the host's time for an op, as in "
+            "25us"
+        )
+    return Launch.EAGER, seconds
 
 
 _POWER = re.compile(r"(?P<value>\d+(?:\.\d+)?)\s*(?P<unit>k?W)", re.IGNORECASE)

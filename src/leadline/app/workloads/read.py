@@ -17,6 +17,7 @@ from leadline.app.workloads.options import (
     build_quantization,
     check_optimizer,
     parse_choice,
+    parse_launch,
     parse_network_rate,
     parse_power_limit,
     read_batch_lengths,
@@ -221,6 +222,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     optimizer = parse_choice(Optimizer, options.optimizer, "optimizer")
     check_optimizer(optimizer, source.kind)
     padding = read_batch_lengths(options, source.kind)
+    launch, launch_s = parse_launch(options.launch)
     return Workload(
         model=source,
         phase=phase,
@@ -232,6 +234,8 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         precision=precision,
         attention=_attention(options, source.kind),
         loss=_loss(options, source.kind, phase),
+        launch=launch,
+        launch_s=launch_s,
         optimizer=optimizer,
         accumulation=options.accumulate or 1,
         recompute=read_recompute(options),
@@ -298,7 +302,11 @@ def _refuse_without_effect(kind: ModelKind, options: WorkloadOptions) -> None:
             f"--generate is {options.generate}, but only the config.json of a language model can generate"
         )
     if options.compile and kind is not ModelKind.JAX_FUNCTION:
-        raise InvalidInput("--compile is for JAX functions: name one, as in step.py:build")
+        raise InvalidInput(
+            "--compile is for JAX functions: name one, as in step.py:build; for torch.compile, use --fusion compiler"
+        )
+    if options.launch and kind in (ModelKind.HLO, ModelKind.JAX_FUNCTION):
+        raise InvalidInput(f"--launch is {options.launch[:40]}, but XLA launches a whole module: leave it out")
 
 
 LARGEST_SIZE = 10**15

@@ -44,7 +44,7 @@ def overhead_figures(watch: Stopwatch) -> dict[str, float]:
         forward().backward()
 
     backward()
-    forward_ops, both_ops, optimizer_ops = (_operators(call) for call in (forward, backward, optimizer.step))
+    forward_ops, both_ops, optimizer_ops = (count_operators(call) for call in (forward, backward, optimizer.step))
     forward_s, both_s, optimizer_s = (_host_s(watch, call) for call in (forward, backward, optimizer.step))
     with torch.no_grad():
         inference_s = _host_s(watch, forward)
@@ -89,7 +89,8 @@ class _Counter(TorchDispatchMode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
-def _operators(call: Callable[[], object]) -> int:
+def count_operators(call: Callable[[], object]) -> int:
+    """Return the number of operators of a call, as the dispatcher sees them, without views."""
     with _Counter() as counter:
         call()
     return max(int(counter.count), 1)

@@ -60,6 +60,7 @@ class DecoderWork(Frozen):
         inner_bytes: The same in other ops of the layers.
         head_bytes: The same in ops on the vocabulary's scores.
         kernels: Kernels of all layers, forward and backward, as the framework launches them.
+        update_kernels: Kernels of the optimizer for all weights.
         parameters: Number of weights.
         trained: Number of weights with a gradient.
         head_width: Width of a head of attention.
@@ -80,6 +81,7 @@ class DecoderWork(Frozen):
     parameters: float
     trained: float
     head_width: float = 128.0
+    update_kernels: float = 0.0
 
     @property
     def reductions(self) -> float:
@@ -147,6 +149,7 @@ def read_work(graph: OpGraph, microbatches: int) -> DecoderWork:
         parameters=float(graph.parameters),
         trained=float(graph.parameters) * trained,
         head_width=float(next((op.dims["d"] for op in fused if "d" in op.dims), 128)),
+        update_kernels=float(sum(op.kernels * op.count for op in graph.ops if op.stage is Stage.OPTIMIZER)),
     )
 
 

@@ -63,6 +63,8 @@ BACKWARD_ATTENTION = 2.5  # FLOPs of fused attention backward over forward: scor
 BACKWARD = 2.0
 SELECTED = 0.5  # share of the products that selective recomputation repeats where attention is fused (torchtitan)
 LINK_HOP_S = 4e-6
+# Least time of a kernel that a CUDA graph replays, with its start: the many small ones of three steps on an H200.
+REPLAYED_KERNEL_S = 3e-6
 # Kernels of each expert in a layer, forward and backward: three products for each of two weights, with their casts, as
 # Transformer Engine's GroupedLinear launches them.
 EXPERT_KERNELS = 18
@@ -97,6 +99,7 @@ def step_parts(theta: Array, t: StepTable) -> dict[str, Array]:
     sorted_s = p["expert_launch_s"] + expert_kernels * p["expert_kernel_s"]
     launched = launched + np.where(t.library, t.expert_layers * sorted_s, 0.0)
     launched = launched + np.where(t.tensor > 1, 4 * t.reductions * p["reduction_launch_s"], 0.0)
+    launched = np.where(t.captured, t.kernels * (1 + t.full / 3) * REPLAYED_KERNEL_S, launched)
     computing, gathers = (device**4 + launched**4) ** 0.25, _gathers(p, t)
     layers = (computing**4 + gathers**4) ** 0.25 + p["exposed"] * gathers
     exchanged = {"tensor": _tensor(p, t), "context": _context(p, t), "experts": _all_to_all(p, t)}
@@ -110,8 +113,8 @@ def step_parts(theta: Array, t: StepTable) -> dict[str, Array]:
         "pipeline": t.microbatches * send,
         "bubble": (t.pipeline - 1) / t.virtual * (stage + send),
         "gradients": _gradients(p, t),
-        "optimizer": p["optimizer_bytes"] * _held(t) / t.memory,
-        "constant": p["step_s"] * np.ones(t.rows),
+        "optimizer": _optimizer(p, t),
+        "constant": np.where(t.captured, 0.0, p["step_s"]),
     }
 
 
@@ -216,6 +219,14 @@ def _gradients(p: Coefficients, t: StepTable) -> Array:
     again = np.where((t.shards > 1) & (t.reduces_each == 0), 2.0, t.reduced_bytes)
     shown = np.where(t.overlaps, p["data_overlapped"], p["data_exposed"])
     return np.where(size > 1, shown * (t.reduced_bytes + again) * held * per_byte * (1 - 1 / size), 0.0)
+
+
+def _optimizer(p: Coefficients, t: StepTable) -> Array:
+    """Return the seconds of the update: the weights' traffic, or the launches of its kernels."""
+    held = _held(t)
+    launch_s = np.where(t.captured, REPLAYED_KERNEL_S, p["launch_s"])
+    launched = t.update_kernels * held / t.parameters * launch_s
+    return np.asarray(((p["optimizer_bytes"] * held / t.memory) ** 4 + launched**4) ** 0.25)
 
 
 def _held(t: StepTable) -> Array:

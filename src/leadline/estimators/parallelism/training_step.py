@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
-from leadline.core.workload import ContextMethod, Fusion, Overlap, Parallelism, Recompute, Sharding
+from leadline.core.workload import ContextMethod, Fusion, Launch, Overlap, Parallelism, Recompute, Sharding
 from leadline.estimators.parallelism.decoder_work import Cut, DecoderWork
 from leadline.estimators.parallelism.product_times import ProductCurves, product_seconds, sustained_peak
 from leadline.estimators.ports import Array
@@ -39,6 +39,7 @@ class TrainingStep(Frozen):
         autocast: True if weights and gradients are in float32.
         fusion: Fusion of ops, which ``plan`` may leave open.
         overlap: Overlapped communication, which ``plan`` may leave open.
+        launch: How the host launches kernels.
     """
 
     work: DecoderWork
@@ -54,6 +55,7 @@ class TrainingStep(Frozen):
     autocast: bool = False
     fusion: Fusion = Fusion.NONE
     overlap: Overlap = Overlap.DATA
+    launch: Launch = Launch.EAGER
 
     @property
     def half_dtype(self) -> str:
@@ -148,6 +150,8 @@ class StepTable:
         self.fused = column(lambda s: s.fusion is not Fusion.NONE) > 0
         self.library = column(lambda s: s.fusion is Fusion.LIBRARY) > 0
         self.kernels = column(_kernels)
+        self.update_kernels = column(_update_kernels)
+        self.captured = column(lambda s: s.launch is Launch.GRAPHS) > 0
         self.kernel = {
             kernel.value: np.array([step.attention is kernel for step in steps]) for kernel in AttentionKernel
         }
@@ -231,6 +235,11 @@ def _kernels(step: TrainingStep) -> float:
     if step.fusion is Fusion.LIBRARY:
         return LIBRARY_KERNELS * (step.work.reductions + step.work.expert_layers)
     return step.work.kernels * (COMPILED_KERNELS if step.fusion is Fusion.COMPILER else 1.0)
+
+
+def _update_kernels(step: TrainingStep) -> float:
+    # Libraries update all weights in few kernels.
+    return 0.0 if step.fusion is Fusion.LIBRARY else step.work.update_kernels
 
 
 def _attention_rate(step: TrainingStep) -> float:

@@ -109,9 +109,10 @@ def adapt_by_factor(estimator: str, predicted_s: Array, runs: MeasuredSteps) -> 
     """Return ``estimator`` with a factor fitted to the runs; ``predicted_s`` (n,) are its seconds."""
     logs = np.log(runs.step_s / predicted_s)
     errors = np.empty(len(logs))
-    for training, test in _folds(runs):
+    for training, test in model_folds(runs.model):
         errors[test] = logs[test] - _shift(logs[training])
-    return AdaptedEstimator(estimator, math.exp(_shift(logs)), _error(errors), _error(logs), _spread(errors), len(logs))
+    spread = spread_of_errors(errors)
+    return AdaptedEstimator(estimator, math.exp(_shift(logs)), _error(errors), _error(logs), spread, len(logs))
 
 
 def adapt_op_utilization(
@@ -129,12 +130,12 @@ def adapt_op_utilization(
     logs = [np.log(runs.step_s / _law_s(candidate, device, runs, devices)) for candidate in candidates]
     best = min(range(len(candidates)), key=lambda candidate: _error(logs[candidate]))
     errors = np.empty(len(runs.step_s))
-    for training, test in _folds(runs):
+    for training, test in model_folds(runs.model):
         adapted = _adapted(candidates[best], device, runs.at(training), devices)
         errors[test] = np.log(runs.step_s[test] / _law_s(adapted, device, runs.at(test), devices))
     final = _adapted(candidates[best], device, runs, devices)
     return AdaptedEstimator(
-        OpUtilizationKernels.name, 1.0, _error(errors), _error(logs[best]), _spread(errors), len(errors), final
+        OpUtilizationKernels.name, 1.0, _error(errors), _error(logs[best]), spread_of_errors(errors), len(errors), final
     )
 
 
@@ -157,10 +158,10 @@ def _law_s(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devic
     return np.array([OpUtilizationKernels(laws, device, graph, devices=devices).step_s(graph) for graph in runs.graphs])
 
 
-def _folds(runs: MeasuredSteps) -> list[tuple[IntArray, IntArray]]:
+def model_folds(models: Sequence[str]) -> list[tuple[IntArray, IntArray]]:
     """Return (training, test) positions; whole models are left out, or steps if there are few models."""
-    names, place = np.unique(np.array(runs.model), return_inverse=True)
-    groups = place if len(names) >= FOLDS else np.arange(len(runs.step_s))
+    names, place = np.unique(np.array(models), return_inverse=True)
+    groups = place if len(names) >= FOLDS else np.arange(len(models))
     fold = np.random.default_rng(0).permutation(int(groups.max()) + 1)[groups] % FOLDS
     return [(np.flatnonzero(fold != number), np.flatnonzero(fold == number)) for number in np.unique(fold)]
 
@@ -174,7 +175,7 @@ def _error(logs: Array) -> float:
     return float(np.mean(np.abs(np.expm1(-logs))))
 
 
-def _spread(errors: Array) -> float:
+def spread_of_errors(errors: Array) -> float:
     """Return the deviation of a normal with the 90 % quantile of Student's predictive distribution."""
     n = len(errors)
     freedom = max(n - 1, 1)

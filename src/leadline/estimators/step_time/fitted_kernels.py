@@ -33,7 +33,7 @@ from leadline.estimators.step_time.kernel_table import (
     gp_coordinates,
     tabulate_ops,
 )
-from leadline.estimators.step_time.roofline import HOST_SPREAD, LAUNCH_S, RAMP_S
+from leadline.estimators.step_time.roofline import LAUNCH_S, RAMP_S, host_spread
 from leadline.estimators.tabular.trees import Trees
 
 # Substitutes of each group without a model, most similar first.
@@ -295,7 +295,6 @@ class LearnedKernels:
 
     name = "learned kernels"
     tier = Tier.LEARNED
-    host_spread = HOST_SPREAD
 
     def __init__(
         self, fitted: FittedKernels, device: Device, *, spread: float = SPREAD, reasons: tuple[str, ...] = ()
@@ -306,6 +305,7 @@ class LearnedKernels:
         self.factor = fitted.factor(device.name, device.vendor)
         figures = device.calibration.figures if device.calibration else {}
         self.call_s = figures.get("launch_s", LAUNCH_S[device.kind])
+        self.host_spread = 0.0 if device.is_calibrated else host_spread(device)
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
         """Return the spread on left-out devices."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
@@ -15,7 +16,7 @@ from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.device_features import require_gpu
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, index_ops
 from leadline.estimators.step_time.op_utilization import OpBasis, OpUtilization, predict_graphs_and_ops
-from leadline.estimators.step_time.roofline import HOST_SPREAD
+from leadline.estimators.step_time.roofline import host_spread
 
 # A graph is refused that spends more than this share of its time in kernels of classes that no learned step had.
 UNSEEN = 0.3
@@ -131,7 +132,6 @@ class OpUtilizationKernels:
 
     name = "op law"
     tier = Tier.LEARNED
-    host_spread = HOST_SPREAD
 
     def __init__(
         self, laws: OpUtilizationModels, device: Device, graph: OpGraph, *, devices: Callable[[str], Device],
@@ -139,9 +139,9 @@ class OpUtilizationKernels:
     ) -> None:  # fmt: skip
         require_gpu(device, "steps were")
         self.reasons = reasons
-        self._device, self._spread = device, spread
+        self._device, self._spread, self.host_spread = device, spread, host_spread(device)
         models = [laws.models[setting] for setting in laws.settings_for(device, graph)]
-        self._laws = [model.law for model in models]
+        self._laws = [replace(model.law, launch_s=device.launch_s or model.law.launch_s) for model in models]
         self._origins = [None if model.learned_on == device.name else devices(model.learned_on) for model in models]
         self._typical_spread = float(np.mean([model.typical_spread for model in models]))
         self._learned = np.any([model.learned_classes for model in models], axis=0)

@@ -115,6 +115,8 @@ DEPTH = 32
 RAMP_S = 2e-6
 # Host time of one eager op: interpreter, dispatcher, autograd and driver; 5 to 15 µs on hosts of the last years.
 LAUNCH_S = {DeviceKind.GPU: 9e-6, DeviceKind.CPU: 6e-6, DeviceKind.TPU: 1e-6, DeviceKind.ACCELERATOR: 9e-6}
+# Log spread of the launch time on a measured host: models of transformers on one host took 29 to 55 µs an op.
+MEASURED_HOST_SPREAD = 0.2
 # Standard deviation of ln(true ÷ predicted) where no steps like the one at hand were measured, an assumption.
 UNMEASURED_SPREAD = 0.40
 # Log spread of the launch time on unmeasured hosts: nine in ten from 5 to 17 µs.
@@ -125,6 +127,11 @@ WATT_PER_TFLOP_NM = 1.45
 TILE = 64
 # Sizes of the output are rounded up to this.
 PADDING = 32
+
+
+def host_spread(device: Device) -> float:
+    """Return the log spread of the launch time of the device's host."""
+    return MEASURED_HOST_SPREAD if device.launch_s else HOST_SPREAD
 
 
 def require_bandwidth(device: Device) -> float:
@@ -164,11 +171,11 @@ class RooflineKernels:
 
     name = "maker's figures"
     tier = Tier.SPECS
-    host_spread = HOST_SPREAD
 
     def __init__(self, device: Device, *, spread: float = UNMEASURED_SPREAD, reasons: tuple[str, ...] = ()) -> None:
         self.device, self.spread, self.reasons = device, spread, reasons
-        self._bytes_per_s = require_bandwidth(device)
+        self._bytes_per_s, self.host_spread = require_bandwidth(device), host_spread(device)
+        self._launch_s = device.launch_s or LAUNCH_S[device.kind]
         self._price = RecentCache[Sequence[Op], list[float]](lambda ops: [self.op_s(op) for op in ops])
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
@@ -195,7 +202,7 @@ class RooflineKernels:
 
     def launch_s(self, op: Op) -> float:
         """Return the host seconds of one call; an op of several kernels pays a fraction for each further one."""
-        return LAUNCH_S[self.device.kind] * (1 + 0.4 * (op.kernels - 1))
+        return self._launch_s * (1 + 0.4 * (op.kernels - 1))
 
     def step_s(self, graph: OpGraph) -> float:
         """Return the seconds of the graph: on a GPU the host runs ahead, so the slower of the two decides."""

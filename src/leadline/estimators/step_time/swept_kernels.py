@@ -252,7 +252,6 @@ class SweptKernels(LearnedKernels):
 
     name = "swept kernels"
     tier = Tier.CALIBRATED
-    host_spread = 0.0
 
 
 def fit_calibration(fitted: FittedKernels, device: Device) -> FittedKernels:

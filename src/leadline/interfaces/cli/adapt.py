@@ -7,6 +7,7 @@ import click
 
 from leadline.app.composition import toolbox
 from leadline.core.errors import InvalidInput
+from leadline.core.units import format_duration
 from leadline.interfaces.cli.command import FILE, argument, command, flag, json_option, option
 from leadline.interfaces.cli.output import print_answer, print_json, print_note, print_notes, print_table
 
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
 def adapt(
     subject: Path | None, *, device: str | None, most: int, no_save: bool, forgotten: str | None, json: bool
 ) -> None:
-    """Adapt the estimates of a device to steps measured on it: 5 to 50 of each kind of job.
+    """Adapt the estimates of a device to steps measured on it: 3 to 50 of each kind of job.
 
-    Each step is traced. The estimator with the smallest error on left-out models is used from then on.
+    Each step is traced. The estimator with the smallest error on left-out models is used from then on. Three or more
+    training steps of language models show the speed of the device and what its host needs to launch an op.
     """
     if (subject is None) == (forgotten is None):
         raise InvalidInput("name either a FILE of measured steps, or --forget and a device")
@@ -55,8 +57,12 @@ def _show(answer: "AdaptAnswer") -> None:
         factor = "refitted" if record.by_law else f"{record.factor:.2f} ×"
         errors = (f"{record.before:.0%}", f"{record.error:.0%}", f"± {record.longest:.0%}")
         rows.append((kind, str(record.runs), record.estimator, factor, *errors))
+    if (whole := answer.whole_steps) is not None:
+        errors = (f"{whole.before:.0%}", f"{whole.error:.0%}", f"± {whole.longest:.0%}")
+        host = f"host {format_duration(whole.launch_s)} an op"
+        rows.insert(0, ("language training as a whole", str(whole.runs), whole.estimator, host, *errors))
     click.secho(f"{answer.device}, errors on left-out models:", bold=True)
-    titles = ("kind of job", "runs", "estimator", "factor", "error before", "error now", "90 % range")
+    titles = ("kind of job", "runs", "estimator", "adapted", "error before", "error now", "90 % range")
     print_table(titles, rows, words=("kind of job", "estimator"))
     click.secho(f"saved to {answer.path}" if answer.path else "not saved", dim=True)
 

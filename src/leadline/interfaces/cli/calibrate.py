@@ -3,7 +3,7 @@
 import click
 
 from leadline.app.machines.this_machine import calibrate as measure
-from leadline.core.hardware import Device
+from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import GB, format_bytes, format_duration
 from leadline.interfaces.cli.command import command, flag, json_option, option
 from leadline.interfaces.cli.output import print_answer, print_note, status
@@ -27,6 +27,11 @@ def calibrate(*, device: str, budget: float | None, dry_run: bool, json: bool) -
         print_note(
             f"the machine was {sweep.busy_share:.0%} busy before the sweep, so the times may be "
             "several times too long: run leadline calibrate again when it is idle"
+        )
+    if measured.kind is DeviceKind.CPU and measured.launch_s:
+        print_note(
+            f"the host takes {format_duration(measured.launch_s)} an op of plain modules, one to three times that in a "
+            "model of transformers: give a GPU in this host --launch with such a time"
         )
     print_answer(measured, "leadline.device/1", _print, json=json)
 

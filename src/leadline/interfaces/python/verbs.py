@@ -45,6 +45,7 @@ class WorkloadKeywords(TypedDict, total=False):
     precision: str
     attention: str
     loss: str
+    launch: str
     optimizer: str
     lora: int
     lora_targets: str
