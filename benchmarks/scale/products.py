@@ -10,17 +10,26 @@ import numpy.typing as npt
 from benchmarks.tables import read_table, select_rows
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
-from leadline.estimators.parallelism.product_times import ITEM_BYTES, PARAMETERS, ProductCurves, product_seconds
+from leadline.estimators.parallelism.product_times import (
+    ARITHMETIC,
+    OPERAND_BYTES,
+    PARAMETERS,
+    ProductCurves,
+    product_seconds,
+)
 from leadline.estimators.ports import Array
 
 DEVICES = {
     "a100_sxm": "A100 SXM4 80GB", "l40s": "L40S", "h100_sxm": "H100 SXM5 80GB", "h200_sxm": "H200 SXM",
     "b200_sxm": "B200 SXM", "gb200": "GB200 (per GPU)",
 }  # fmt: skip
-DTYPES = {"bfloat16": "bfloat16", "fp8": "float8", "nvfp4": "float4"}
-"""Names of the table: per-tensor scales in ``fp8``, blocks of 16 in ``nvfp4``."""
+DTYPES = {
+    "bfloat16": "bfloat16", "fp8": "float8", "nvfp4": "float4", "sq": "int8", "int8_wo": "int8-weights",
+    "int4_wo": "int4-weights",
+}  # fmt: skip
+"""Names of the table: per-tensor scales in ``fp8``, blocks of 16 in ``nvfp4``, SmoothQuant's int8 in ``sq``."""
 LEAST_M, LEAST_SIDE = 64, 256
-"""Smaller products are left out: their time is that of a launch."""
+"""Products with fewer rows, those of decoding, took no part in a fit. Narrower ones take the time of a launch."""
 FITTED_ROWS = 3_000
 """Rows of a curve that the fit draws: more change nothing."""
 SCALE = 0.1
@@ -56,15 +65,15 @@ class ProductRows:
         return np.unique(np.stack([self.m, self.n, self.k], 1), axis=0, return_inverse=True)[1]
 
 
-def product_rows(data: Path) -> list[ProductRows]:
-    """Return the timed products of each device and dtype.
+def product_rows(data: Path, least_m: float = LEAST_M, below_m: float = np.inf) -> list[ProductRows]:
+    """Return the timed products of each device and dtype, with ``least_m`` rows up to fewer than ``below_m``.
 
     Raises:
         InvalidInput: the folder lacks the table.
     """
     catalog, cells = TomlCatalog(), read_table(data, "aic_gemm")
     engine = np.unique(cells["engine"], return_inverse=True)[1]
-    large = (cells["m"] >= LEAST_M) & (cells["n"] >= LEAST_SIDE) & (cells["k"] >= LEAST_SIDE)
+    large = (cells["m"] >= least_m) & (cells["m"] < below_m) & (cells["n"] >= LEAST_SIDE) & (cells["k"] >= LEAST_SIDE)
     parts = []
     for name, device in DEVICES.items():
         for table_dtype, dtype in DTYPES.items():
@@ -142,6 +151,15 @@ def held_out_errors(parts: Sequence[ProductRows], curves: ProductCurves) -> dict
     return figures
 
 
+def decoding_errors(data: Path, curves: ProductCurves) -> dict[str, dict[str, float]]:
+    """Return the errors in percent on products with few rows, which took no part in a fit."""
+    parts, figures = product_rows(data, 1, LEAST_M), {}
+    for name in sorted({curve_name(part) for part in parts}):
+        alike = [part for part in parts if curve_name(part) == name]
+        figures[f"{name}: 1 to {LEAST_M} rows"] = _figures(curves.logs[curves.names.index(name)], alike, alike)
+    return figures
+
+
 def _halves(part: ProductRows) -> tuple[ProductRows, ProductRows]:
     """Return the rows of every second shape, in a random order, and the others."""
     shapes = part.shapes
@@ -161,9 +179,10 @@ def _figures(curve: Array, fitted: Sequence[ProductRows], held_out: Sequence[Pro
 
 def _peak_seconds(part: ProductRows) -> Array:
     """Return the seconds at the peak, or at the bandwidth where that takes longer (n,)."""
-    size = ITEM_BYTES.get(part.dtype, 2.0)
-    moved = size * (part.m + part.n) * part.k + 2 * part.m * part.n
-    computing = 2 * part.m * part.n * part.k / part.device.peak_flops_per_s[part.dtype]
+    left, right = OPERAND_BYTES.get(part.dtype, (2.0, 2.0))
+    moved = (left * part.m + right * part.n) * part.k + 2 * part.m * part.n
+    peak = part.device.peak_flops_per_s[ARITHMETIC.get(part.dtype, part.dtype)]
+    computing = 2 * part.m * part.n * part.k / peak
     return np.asarray(np.maximum(computing, moved / (part.device.memory_bytes_per_s or np.nan)))
 
 

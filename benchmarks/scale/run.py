@@ -18,6 +18,8 @@ from benchmarks.scale.own_steps import own_rows
 from benchmarks.scale.power import power_rows
 from benchmarks.scale.published import published_rows
 from benchmarks.scale.rows import PER_NODE, SLOWEST_SWEPT_MFU, SWEEP, ScaleRow, scale_rows
+from benchmarks.scale.serving import serving_rows
+from benchmarks.scale.serving_memory import memory_rows
 from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import estimate
 from leadline.core.errors import InvalidInput
@@ -44,7 +46,7 @@ COUNTED = 8
 def run(*, quick: bool = False, data: Path | None = None, progress: Progress = lambda *_: None) -> BenchmarkResult:
     """Fit and test on the measured data in the folder ``data``.
 
-    ``quick`` leaves every second source in, and collectives and power limits out.
+    ``quick`` leaves every second source in, and collectives, power limits and inference out.
 
     Raises:
         InvalidInput: No folder was given, or it lacks a table.
@@ -73,7 +75,7 @@ def run(*, quick: bool = False, data: Path | None = None, progress: Progress = l
         *_source_rows(rows, predictions, left),
         *_generation_rows(rows, by_generation, generations),
         *_slow_rows(slow, slowed),
-        *([] if quick else [*collective_results(data), *power_rows(data)]),
+        *([] if quick else [*collective_results(data), *power_rows(data), *serving_rows(data), *memory_rows(data)]),
         *published_rows(),
         *own_rows(),
         *([] if quick else own_host_rows()),

@@ -13,6 +13,7 @@ from benchmarks.scale.products import (
     LEAST_M,
     LEAST_SIDE,
     ProductRows,
+    decoding_errors,
     expert_ratios,
     fit_curves,
     held_out_errors,
@@ -98,7 +99,7 @@ def products_card(data: Path, parts: Sequence[ProductRows], curves: ProductCurve
             name: {key: float(f"{value:.4g}") for key, value in zip(PARAMETERS, np.exp(logs), strict=True)}
             for name, logs in zip(curves.names, curves.logs, strict=True)
         },
-        errors=held_out_errors(parts, curves),
+        errors={**held_out_errors(parts, curves), **decoding_errors(data, curves)},
         experts=expert_ratios(data, curves),
         limits=(
             f"products of at least {LEAST_M} rows, with other sides of at least {LEAST_SIDE}, alone on the GPU",

@@ -70,12 +70,21 @@ def toolbox(choice: EstimatorChoice | None = None) -> "Toolbox":
     """
     # Commands that only list jobs or systems must not pay for importing the estimators.
     from leadline.app.estimate.estimate import Toolbox  # noqa: PLC0415 - see above
-    from leadline.app.estimate.step_estimators import predict_decoder_step, select_kernels  # noqa: PLC0415 - see above
+    from leadline.app.estimate.step_estimators import (  # noqa: PLC0415 - see above
+        predict_decoder_step,
+        select_engine_kernels,
+        select_kernels,
+    )
     from leadline.core.workload import ModelKind  # noqa: PLC0415 - see above
     from leadline.estimators.memory.host import host_memory  # noqa: PLC0415 - see above
     from leadline.estimators.white_box import WhiteBox  # noqa: PLC0415 - see above
 
-    estimator = WhiteBox(host_memory=host_memory, kernels=select_kernels, predict_whole_step=predict_decoder_step)
+    estimator = WhiteBox(
+        host_memory=host_memory,
+        kernels=select_kernels,
+        predict_whole_step=predict_decoder_step,
+        engine_kernels=select_engine_kernels,
+    )
     if choice is not None:
         estimator = WhiteBox(host_memory=host_memory, kernels=partial(select_kernels, choice=choice))
     return Toolbox(

@@ -93,13 +93,40 @@ class Optimizer(StrEnum):
 
 
 class Quantization(StrEnum):
-    """Storage of the frozen weights under adapters, as in bitsandbytes (Dettmers et al. 2022, 2023).
+    """Storage of weights in few bits, and the number format that they are multiplied in.
 
-    ``4bit`` is NF4 with double quantization: a one-byte scale for 64 weights, and a float32 one for 256 of these.
+    The first two are bitsandbytes' (Dettmers et al. 2022, 2023), for inference and under adapters. ``4bit`` is NF4 with
+    double quantization: a one-byte scale for 64 weights, and a float32 one for 256 of these. The others are those of
+    serving engines, for inference alone.
     """
 
     INT8 = "8bit"
     NF4 = "4bit"
+    AWQ = "awq"  # int4 weights, 128 with a scale and a zero point; products in 16 bits (Lin et al. 2024)
+    GPTQ = "gptq"  # the same by another search (Frantar et al. 2023)
+    W8A16 = "w8a16"  # int8 weights, a scale for each row; products in 16 bits
+    W8A8 = "w8a8"  # int8 weights and activations (SmoothQuant, Xiao et al. 2023)
+    FP8 = "fp8"  # float8 weights and activations, a scale for each tensor
+    FP8_BLOCK = "fp8-block"  # the same with scales of 128 × 128 weights and of 128 activations (DeepSeek-V3)
+    MXFP8 = "mxfp8"  # the same with a scale for each 32 numbers
+    NVFP4 = "nvfp4"  # float4 weights and activations, a scale for each 16 numbers
+
+    @property
+    def is_for_adapters(self) -> bool:
+        """True if adapters can be trained on weights in this format."""
+        return self in (Quantization.INT8, Quantization.NF4)
+
+
+class CacheDtype(StrEnum):
+    """Number format of a KV cache in 8 bits, with one scale for each tensor (vLLM's ``--kv-cache-dtype``)."""
+
+    FP8 = "fp8"
+    INT8 = "int8"
+
+    @property
+    def stored(self) -> str:
+        """Dtype of the cached numbers."""
+        return {"fp8": "float8_e4m3fn"}.get(self.value, self.value)
 
 
 AdapterSetting = bool | int | float | str
@@ -123,6 +150,13 @@ class AttentionImplementation(StrEnum):
     EAGER = "eager"  # op by op: the scores of all pairs of tokens are in memory
     SDPA = "sdpa"  # PyTorch's scaled_dot_product_attention: the fused kernel that fits the precision
     FLASH = "flash"  # flash attention, in 16 bits
+
+
+class LossKernel(StrEnum):
+    """How the cross entropy of a language model is computed in training."""
+
+    PLAIN = "plain"  # from the scores of all tokens, which are in memory
+    FUSED = "fused"  # with the output layer, a few tokens at a time (Liger Kernel's fused linear cross entropy)
 
 
 class Sharding(StrEnum):
@@ -328,9 +362,11 @@ class Workload(Frozen):
     adapters: Adapters | None = None
     """The only trained weights; the others are frozen and may be quantized (``quantization``)."""
     quantization: Quantization | None = None
+    cache_dtype: CacheDtype | None = None  # of the KV cache; None for that of the keys and values
     longest: int | None = None  # tokens of the longest batch, if batches are padded to their longest sample
     lengths: Lengths | None = None
     attention: AttentionImplementation | None = None  # of a config.json; None for the one that its file names
+    loss: LossKernel = LossKernel.PLAIN
     launch: Launch = Launch.EAGER
     launch_s: float | None = None  # seconds of the host for each op; None for those of the device's record
     paged: bool = False  # True if the KV cache consists of small blocks instead of one tensor per layer

@@ -89,13 +89,16 @@ def token_times(
 
 def describe_token_times(token_times: TokenTimes, least_s: float) -> tuple[str, ...]:
     """Return the speed of replayed kernels, and the limit that no engine can beat."""
-    if token_times.replayed_per_output_token_s is None or token_times.replayed_answer_s is None:
+    if not least_s:
         return ()
+    least = f"no engine decodes the last token faster than {format_duration(least_s)}, the reading of weights and cache"
+    if token_times.replayed_per_output_token_s is None or token_times.replayed_answer_s is None:
+        return (least,)
     per_token, answer = token_times.replayed_per_output_token_s.point, token_times.replayed_answer_s.point
     times = f"{format_duration(per_token)} a token and {format_duration(answer)} an answer"
     return (
         f"with captured and replayed kernels, as in serving engines: {times}",
-        f"no engine decodes the last token faster than {format_duration(least_s)}, the reading of weights and cache",
+        least,
     )
 
 

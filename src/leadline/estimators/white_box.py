@@ -58,13 +58,21 @@ class WholeStep(Frozen):
 WholeStepPredictor = Callable[[Workload, TracedJob, Device, Fabric], WholeStep | None]
 
 
+# Kernels of a serving engine for a job; `None` where an engine does not serve it.
+EngineSelector = Callable[[Workload, TracedJob, Device], KernelModel | None]
+
+
 class WhiteBox(Frozen):
-    """An ``Estimator`` over op graphs; ``predict_whole_step`` replaces the kernels where it can."""
+    """An ``Estimator`` over op graphs; ``predict_whole_step`` replaces the kernels where it can.
+
+    A job that a serving engine runs takes the ``engine_kernels``.
+    """
 
     host_memory: HostMemory
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: RooflineKernels(device)
     name: str = "white-box"
     predict_whole_step: WholeStepPredictor = lambda *_: None
+    engine_kernels: EngineSelector = lambda *_: None
     _peaks: RecentResults[PeakMemory] = field(default_factory=RecentResults)
     _domain: RecentCache[OpGraph, Domain] = field(default_factory=lambda: RecentCache(find_domain))
     _hosts: RecentResults[Interval] = field(default_factory=RecentResults)
@@ -106,15 +114,19 @@ class WhiteBox(Frozen):
         parts: dict[str, float] = {}
         tier, name = Tier.SPECS, self.name
         try:
-            host = device.with_launch(workload.launch_s) if workload.launch_s else device
-            model = launched_as(self.kernels(host, job), workload, device)
+            engine = self.engine_kernels(workload, job, device)
+            if engine is not None and runs_in_engine(workload, job):
+                model = engine
+            else:
+                host = device.with_launch(workload.launch_s) if workload.launch_s else device
+                model = launched_as(self.kernels(host, job), workload, device)
             tier, name = model.tier, f"{self.name}, {model.name}"
             if (step := self.predict_whole_step(workload, job, device, fabric)) is not None:
                 tier, name = Tier.LEARNED, f"{self.name}, {step.name}"
                 interval, parts = step.step_s, step.parts_s
                 reasons = [*step.reasons, *reasons]
             else:
-                priced, tokens = _predict_step(model, workload, job, device, fabric)
+                priced, tokens = _predict_step(model, engine, workload, job, device, fabric)
                 interval, parts = priced.interval, priced.parts
                 reasons = [*model.reasons, *priced.sentences, *reasons]
         except InvalidInput as error:
@@ -141,32 +153,42 @@ class WhiteBox(Frozen):
         return predict() if device.calibration else self._hosts.get(job, (workload, device.kind), predict)
 
 
+def runs_in_engine(workload: Workload, job: TracedJob) -> bool:
+    """Return whether only a serving engine runs a job: its cache is paged, or its products are in few bits."""
+    narrow = any(op.name.endswith("_scaled_mm") for op in job.step.ops)
+    return workload.phase is Phase.INFERENCE and (workload.paged or narrow)
+
+
 def _predict_step(
-    model: KernelModel, workload: Workload, job: TracedJob, device: Device, fabric: Fabric
+    model: KernelModel, engine: KernelModel | None, workload: Workload, job: TracedJob, device: Device, fabric: Fabric
 ) -> tuple[GraphTime, TokenTimes | None]:
     """Return the step as the job repeats it or whole answers, and the token times."""
 
     def price(graph: OpGraph, kernels: KernelModel = model) -> GraphTime:
-        return _predict_graph(kernels, workload, replace(job, step=graph), device, fabric)
+        graph_job = replace(job, step=graph)
+        return _predict_graph(kernels, workload, graph_job, device, fabric, engine=kernels is engine)
 
     if job.generation is None:
         return price(job.step), None
     answer = predict_answer(job, price)
-    captures = device.kind is not DeviceKind.CPU
-    replayed = predict_answer(job, partial(price, kernels=ReplayedKernels(model, model.tier))) if captures else None
+    captures = device.kind is not DeviceKind.CPU and model is not engine
+    replaying = engine or ReplayedKernels(model, model.tier)
+    replayed = predict_answer(job, partial(price, kernels=replaying)) if captures else None
     tokens = token_times(answer, replayed, workload, job)
     more = describe_token_times(tokens, least_decode_s(workload, job, device)) if tokens else ()
     return replace(answer.whole, sentences=(*answer.whole.sentences, *more)), tokens
 
 
-def _predict_graph(model: KernelModel, workload: Workload, job: TracedJob, device: Device, fabric: Fabric) -> GraphTime:
+def _predict_graph(
+    model: KernelModel, workload: Workload, job: TracedJob, device: Device, fabric: Fabric, *, engine: bool = False
+) -> GraphTime:
     """Return the time of one graph over the job's GPUs, the seconds by kind, and sentences."""
     step_s = model.step_s(job.step)
     parts = _seconds_by_kind(model, job)
     kernels_s = sum(parts.values())
     launches_s = sum(model.launch_s(op) * op.count for op in job.step.ops)
     spread = _spread(model, job.step, kernels_s / workload.parallelism.tensor, launches_s) * (
-        1.5 if job.low_confidence else 1.0
+        1.5 if job.low_confidence and not engine else 1.0
     )
     reasons = [_largest_part(parts, kernels_s, model, job, device)] if kernels_s else []
     if device.kind is not DeviceKind.CPU and launches_s > kernels_s:
@@ -174,7 +196,7 @@ def _predict_graph(model: KernelModel, workload: Workload, job: TracedJob, devic
     parts["launch"] = launches_s
     faster = slower = 1.0
     matrix_share = sum(parts.get(kind, 0.0) for kind in MATRIX_KINDS) / kernels_s if kernels_s else 1.0
-    divided = _divide(model, workload, job, device, step_s, launches_s, matrix_share, fabric)
+    divided = _divide(model, workload, job, device, step_s, launches_s, matrix_share, fabric, engine=engine)
     if divided is not None:
         link_spread = divided.link_spread * divided.exposed_s / divided.step_s
         step_s, spread = divided.step_s, math.hypot(spread, link_spread, SCALE_SPREAD * math.log(fabric.islands))
@@ -207,7 +229,7 @@ def _spread(model: KernelModel, graph: OpGraph, kernels_s: float, launches_s: fl
 
 def _divide(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, whole_s: float, launches_s: float,
-    matrix_share: float, fabric: Fabric,
+    matrix_share: float, fabric: Fabric, *, engine: bool,
 ) -> DividedStep | None:  # fmt: skip
     """Return the step divided over the GPUs; ``None`` for one GPU or independent copies."""
     plan = workload.parallelism
@@ -229,6 +251,7 @@ def _divide(
         launches_s=launches_s,
         matrix_share=matrix_share,
         fabric=fabric,
+        engine=engine,
     )
 
 
@@ -244,12 +267,12 @@ def _largest_part(parts: dict[str, float], kernels_s: float, model: KernelModel,
     ops = [op for op in job.step.ops if op.kind.value == kind]
     flops = sum(op.flops * op.count for op in ops)
     moved = sum((op.bytes_read + op.bytes_written) * op.count for op in ops)
-    peak = device.peak_flops_per_s.get(_main_dtype(ops), 0.0)
+    peak = device.peak_flops_per_s.get(_main_dtype(ops, device), 0.0)
     arithmetic = kind in (OpKind.GEMM.value, OpKind.CONV.value, OpKind.ATTENTION.value)
     if peak and device.memory_bytes_per_s:  # what the larger of both bounds is
         arithmetic = arithmetic and flops / peak >= moved / device.memory_bytes_per_s
     if arithmetic or not device.memory_bytes_per_s:
-        rate = f"at {flops / seconds / 1e12:.3g} TFLOP/s in {_main_dtype(ops)}"
+        rate = f"at {flops / seconds / 1e12:.3g} TFLOP/s in {_main_dtype(ops, device)}"
     else:
         rate = f"moving {moved / seconds / 1e9:.3g} GB/s"
     return f"{seconds / kernels_s:.0%} of the kernels' time is {kind} {rate} ({_ORIGIN[model.tier]})"
@@ -262,10 +285,12 @@ _ORIGIN = {
 }
 
 
-def _main_dtype(ops: list[Op]) -> str:
+def _main_dtype(ops: list[Op], device: Device) -> str:
+    """Return the number format of most of the arithmetic; of scaled products theirs, if the device has it."""
     weight = defaultdict[str, float](float)
     for op in ops:
-        weight[op.dtype] += op.flops * op.count
+        narrow = op.name.removeprefix("aten.").removesuffix("_scaled_mm").removesuffix("-block")
+        weight[narrow if narrow in device.peak_flops_per_s else op.dtype] += op.flops * op.count
     return max(weight, key=weight.__getitem__)
 
 

@@ -161,7 +161,6 @@ def test_a_model_that_no_layout_fits_is_refused_with_its_least_memory(told):
      ({"expert_parallel": 2}, "shows none"),
      ({"expert_parallel": 2, "precision": "fp32", "config": MIXTRAL}, "16 or 8 bits"),
      ({"phase": "inference", "sharding": None, "context_parallel": 2}, "is for training"),
-     ({"phase": "inference", "sharding": None, "precision": "fp8"}, "fp8 is for training"),
      ({"precision": "fp8", "lora": 8}, "trains adapters"),
      ({"precision": "fp8", "device": "EPYC 7763", "gpus": None, "sharding": None}, "covers GPUs only"),
      ({"precision": "fp8"}, "no float8 peak"),

@@ -6,7 +6,11 @@ from importlib.util import find_spec
 
 import pytest
 
+from leadline.app.composition import toolbox
+from leadline.app.estimate.estimate import estimate
 from leadline.app.estimate.step_estimators import select_kernels
+from leadline.app.workloads.options import WorkloadOptions
+from leadline.app.workloads.read import read_workload
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import EstimatorChoice, Tier
@@ -127,3 +131,47 @@ def test_a_sweep_without_measured_steps_is_preferred_to_vendor_specs(bert):
 
 def test_the_choice_of_kernels_is_the_sweep_where_there_is_one(bert):
     assert select_kernels(calibrated(known("T4"), 2e12), bert, EstimatorChoice.KERNELS).name == "swept kernels"
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8,
+         "num_hidden_layers": 2, "vocab_size": 32000, "max_position_embeddings": 4096, "dtype": "bfloat16"}  # fmt: skip
+
+
+@pytest.fixture
+def serve(tmp_path, monkeypatch):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+
+    def run(device, **options):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(LLAMA))
+        usual = {"phase": "inference", "batch": 8, "seq": 512, "generate": 16, **options}
+        workload = read_workload([str(path)], WorkloadOptions(**usual))
+        return estimate(workload, toolbox(), on=[device]).estimates[0]
+
+    return run
+
+
+def test_a_paged_cache_or_products_in_few_bits_are_served_by_measured_kernels(serve):
+    paged, narrow = serve("H100 SXM5 80GB", paged=True), serve("H100 SXM5 80GB", precision="fp8")
+    for answer in (paged, narrow):
+        assert "measured kernels of serving engines" in answer.estimator
+        assert answer.token_times.replayed_answer_s is None
+        assert 1.2 < answer.step_s.high / answer.step_s.point < 1.5
+    assert any("in float8" in reason for reason in narrow.basis.reasons)
+    eager = serve("H100 SXM5 80GB")
+    assert "serving engines" not in eager.estimator
+    assert eager.token_times.replayed_answer_s.point == pytest.approx(paged.step_s.point, rel=0.2)
+
+
+def test_gpus_without_measured_products_have_a_wider_interval_or_no_engine(serve):
+    measured, unmeasured = (serve(name, paged=True, precision="fp16").step_s for name in ("H100 SXM5 80GB", "T4"))
+    assert unmeasured.high / unmeasured.point > 1.3 * measured.high / measured.point
+    reasons = serve("T4", paged=True, precision="fp16").basis.reasons
+    assert any("extrapolating: no matrix product on Turing was measured" in reason for reason in reasons)
+    assert "serving engines" not in serve("MI300X", paged=True).estimator
+
+
+def test_tensor_parallel_engines_are_faster_and_reduce_in_one_shot(serve):
+    one, four = (serve("H100 SXM5 80GB", paged=True, gpus=count, tensor_parallel=count) for count in (1, 4))
+    assert four.step_s.point < one.step_s.point
+    assert 0 < four.basis.breakdown_s["communication"] < 0.6 * four.step_s.point

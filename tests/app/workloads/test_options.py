@@ -6,7 +6,7 @@ import pytest
 from leadline.app.workloads.options import OPTION_TABLES, WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.core.workload import Adapters, Optimizer, Quantization
+from leadline.core.workload import Adapters, CacheDtype, Optimizer, Quantization
 
 
 @pytest.fixture
@@ -45,11 +45,29 @@ def test_the_rules_of_bitsandbytes_are_read(config):
         ({"lora": 8, "gpus": 2, "tensor_parallel": 2}, "--sharding"),
         ({"lora": 8, "gpus": 2, "pipeline_parallel": 2}, "--sharding"),
         ({"lora": 8, "quantize": "8bit", "precision": "fp32"}, "bf16"),
+        ({"phase": "inference", "quantize": "awq", "precision": "fp32"}, "precision is fp32: use bf16"),
+        ({"phase": "inference", "quantize": "awq", "precision": "fp8"}, "precision is fp8: use bf16"),
+        ({"lora": 8, "quantize": "awq"}, "8bit, 4bit to train adapters"),
+        ({"phase": "inference", "generate": 8, "kv_cache_dtype": "fp8"}, "serving engine: add --paged"),
+        ({"phase": "inference", "generate": 8, "paged": True, "kv_cache_dtype": "int4"}, "int8"),
+        ({"phase": "inference", "loss": "fused"}, "--loss is fused, but it is for the training"),
+        ({"loss": "liger"}, "plain, fused"),
     ],
 )
 def test_a_combination_without_sense_is_refused_in_one_sentence(config, options, message):
     with pytest.raises(InvalidInput, match=message):
         read_workload(config, WorkloadOptions(**options))
+
+
+def test_a_precision_of_few_bits_is_the_weights_format_in_inference(config):
+    workload = read_workload(config, WorkloadOptions(phase="inference", precision="nvfp4"))
+    assert workload.quantization is Quantization.NVFP4
+    assert read_workload(config, WorkloadOptions(precision="nvfp4")).quantization is None
+    served = WorkloadOptions(phase="inference", generate=8, paged=True, quantize="w8a8", kv_cache_dtype="fp8")
+    workload = read_workload(config, served)
+    assert (workload.quantization, workload.cache_dtype) == (Quantization.W8A8, CacheDtype.FP8)
+    auto = WorkloadOptions(phase="inference", generate=8, paged=True, kv_cache_dtype="auto")
+    assert read_workload(config, auto).cache_dtype is None
 
 
 def test_an_unknown_format_is_refused_with_those_there_are(config):

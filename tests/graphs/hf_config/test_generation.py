@@ -268,7 +268,9 @@ def test_a_paged_cache_is_held_in_whole_blocks_and_written_in_place(expanded, fa
     one_token = plain.generation.cache_bytes // 32
     assert [32 * one_token, 48 * one_token] == [job.generation.cache_bytes for job in (paged, longer)]
     assert 32 * one_token == cached(paged.generation.last)
-    assert flops(plain.generation.last) == flops(paged.generation.last)
+    # From a paged cache, latents are attended to themselves instead of being expanded.
+    ratio = flops(paged.generation.last) / flops(plain.generation.last)
+    assert ratio < 0.5 if family == "deepseek_v3" else ratio == 1
     assert moved(paged.generation.last, "aten.reshape_and_cache") < moved(plain.generation.last, "aten.cat") / 10
 
 

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpKind
-from leadline.core.workload import Adapters, ModelKind, ModelSource, Phase, Precision, Quantization, Workload
+from leadline.core.workload import (
+    Adapters,
+    CacheDtype,
+    ModelKind,
+    ModelSource,
+    Phase,
+    Precision,
+    Quantization,
+    Workload,
+)
 from leadline.graphs.hf_config.expand import expand
 from leadline.graphs.hf_config.quantization import METHODS, ModulePatterns, read_quantization
 from tests.graphs.hf_config.conftest import LLAMA_7B, SMALL, flops
@@ -150,6 +159,84 @@ def test_bitsandbytes_that_loads_in_no_bits_quantizes_nothing(inference, flags):
     assert step.parameter_bytes == plain.parameter_bytes
 
 
+@pytest.mark.parametrize(
+    ("form", "bits"),
+    [
+        ("awq", 4 + 20 / 128),
+        ("gptq", 4 + 20 / 128),
+        ("w8a16", 8),
+        ("w8a8", 8),
+        ("fp8", 8),
+        ("fp8-block", 8 + 32 / 128**2),
+        ("mxfp8", 8.25),
+        ("nvfp4", 4.5),
+        ("8bit", 8),
+        ("4bit", 4 + 8 / 64),
+    ],
+)
+def test_formats_chosen_for_inference_have_their_bits_and_leave_the_tables_alone(inference, form, bits):
+    plain = inference({**LLAMA_7B, "torch_dtype": "bfloat16"})
+    job = inference({**LLAMA_7B, "torch_dtype": "bfloat16"}, quantization=Quantization(form))
+    assert linear_bits(job.step, plain.step) == pytest.approx(bits, abs=0.015)
+    assert flops(job.step, OpKind.GEMM) == flops(plain.step, OpKind.GEMM)
+    assert any("the model has" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(
+    ("section", "product"),
+    [
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "float8"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "float8-block"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "float4"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {
+            "targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "channel"},
+            "input_activations": {"num_bits": 8, "type": "int"}}}}, "int8"),
+        ({"quant_method": "torchao", "quant_type": "float8_dynamic_activation_float8_weight"}, "float8"),
+        ({"quant_method": "torchao", "quant_type": "float8_weight_only"}, None),
+        (groups({"num_bits": 8, "type": "float", "strategy": "channel"}), None),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, None),
+    ],
+)  # fmt: skip
+def test_products_are_in_few_bits_where_activations_are_quantized_too(inference, section, product):
+    step = inference({**SMALL, "quantization_config": section}).step
+    scaled = [op for op in step.ops if op.name.endswith("_scaled_mm")]
+    assert {op.name for op in scaled} == ({f"aten.{product}_scaled_mm"} if product else set())
+    assert sum(op.count for op in scaled) == (3 * 7 if product else 0)
+    few = {"float4": 0.6}.get(product, 1.1)
+    assert all(op.bytes_read < few * (op.dims["m"] + op.dims["n"]) * op.dims["k"] for op in scaled)
+
+
+def test_experts_are_quantized_and_the_router_is_not(inference):
+    config = {key: value for key, value in GPT_OSS_120B.items() if key != "quantization_config"}
+    step = inference(config, quantization=Quantization.FP8).step
+    products = [op for op in step.ops if op.kind is OpKind.GEMM and op.name != "aten.bmm"]
+    assert {op.name for op in products if op.dims.get("b", 1) > 1} == {"aten.float8_scaled_mm"}
+    routers = [op for op in products if op.dims["n"] == 128]
+    assert [op.name.endswith("_scaled_mm") for op in routers] == [False]
+
+
+def test_a_narrow_cache_takes_half_of_the_memory_and_of_the_reading(inference):
+    config = {**LLAMA_7B, "torch_dtype": "bfloat16"}
+    wide, narrow = (
+        inference(config, generated=4, sequence=1024, paged=True, cache_dtype=dtype).generation
+        for dtype in (None, CacheDtype.FP8)
+    )
+    assert narrow.cache_bytes * 2 == wide.cache_bytes
+    read = [sum(op.bytes_read for op in run.last.ops if op.kind is OpKind.ATTENTION) for run in (wide, narrow)]
+    assert read[1] == pytest.approx(read[0] / 2, rel=0.01)
+
+
+def test_engines_merge_products_of_one_source_unless_their_formats_differ(inference):
+    def products(**section):
+        config = {**SMALL, "torch_dtype": "bfloat16", **({"quantization_config": section} if section else {})}
+        last = inference(config, generated=2, paged=True).generation.last
+        return sum(op.count for op in last.ops if op.kind is OpKind.GEMM)
+
+    assert products() == 3 * 4 + 1
+    mixed = {"quant_method": "awq", "bits": 4, "group_size": 128, "modules_to_not_convert": ["layers.1.mlp.up_proj"]}
+    assert products(**mixed) == 3 * 4 + 1 + 1
+
+
 DOWN, ATTENTION = 32 * 4096 * 11008, 32 * 4 * 4096**2
 
 
@@ -286,6 +373,8 @@ def test_a_quantized_checkpoint_is_not_trained_but_adapted(inference):
         inference(config, phase=Phase.TRAINING)
     with pytest.raises(InvalidInput, match=r"is quantized already .*leave --quantize out"):
         inference(config, phase=Phase.TRAINING, adapters=Adapters(8), quantization=Quantization.NF4)
+    with pytest.raises(InvalidInput, match=r"is quantized already .*leave --precision fp8 out"):
+        inference(config, precision=Precision.FP8, quantization=Quantization.FP8)
     stored = inference(config, phase=Phase.TRAINING, adapters=Adapters(8))
     option = inference(SMALL, phase=Phase.TRAINING, adapters=Adapters(8), quantization=Quantization.NF4)
     assert stored.step == option.step

@@ -3,12 +3,13 @@
 from leadline.app import settings
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import EstimatorChoice
-from leadline.core.graph import TracedJob
+from leadline.core.graph import OpKind, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
-from leadline.core.workload import Phase, Recompute, Workload
+from leadline.core.workload import ModelKind, Phase, Recompute, Workload
 from leadline.estimators.parallelism.fabric import Fabric
 from leadline.estimators.step_time.calibrated_kernels import CalibratedKernels
+from leadline.estimators.step_time.power_limit import describe_power_limit
 from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.white_box import WholeStep
 
@@ -71,7 +72,7 @@ def predict_decoder_step(workload: Workload, job: TracedJob, device: Device, fab
         InvalidInput: the model does not apply, and no kernel has the precision or recomputation; or the adaptation of
             the device cannot be read.
     """
-    narrow = workload.precision is not None and workload.precision.is_narrow
+    narrow = workload.precision is not None and workload.precision.is_narrow and workload.phase is Phase.TRAINING
     needed = narrow or workload.recompute is Recompute.SELECTIVE
     if not needed and (device.kind is not DeviceKind.GPU or workload.phase is not Phase.TRAINING):
         return None
@@ -89,3 +90,36 @@ def predict_decoder_step(workload: Workload, job: TracedJob, device: Device, fab
             raise
         return None
     return WholeStep(DECODER_MODEL, prediction.step_s, dict(prediction.parts_s), (*reasons, *prediction.sentences))
+
+
+ENGINE_ERRORS = (
+    "estimated with measured kernels of serving engines: median error of 11 % on 170 published answers of dense models "
+    "and of 23 % on 89 of models with experts"
+)
+UNTESTED_GPU = 0.35
+"""Deviation on GPUs of generations without measured products, as for training steps: an assumption."""
+
+
+def select_engine_kernels(workload: Workload, job: TracedJob, device: Device) -> KernelModel | None:
+    """Return the kernels of a serving engine for a language model's inference in 16 bits or fewer on a GPU.
+
+    ``None`` where no engine was measured: other models, devices, or number formats.
+    """
+    attends = any(op.kind is OpKind.ATTENTION for op in job.step.ops)
+    wide = any(op.kind is OpKind.GEMM and op.dtype in ("float32", "tf32") and op.count > 1 for op in job.step.ops)
+    served = workload.phase is Phase.INFERENCE and workload.model.kind is ModelKind.HF_CONFIG and attends and not wide
+    if not served or device.kind is not DeviceKind.GPU or device.vendor != "nvidia":
+        return None
+    from leadline.estimators.engine_kernels import EngineKernels  # noqa: PLC0415 - numpy loads on use
+    from leadline.training.decoder_steps import shipped_step_model  # noqa: PLC0415 - see above
+
+    curves, untested = shipped_step_model().curves, 0.0
+    reasons = [ENGINE_ERRORS, *(describe_power_limit(device) if device.power_limit_w else ())]
+    if curves.curve_of(device.compute_capability or "", "bfloat16") is None:
+        untested = UNTESTED_GPU
+        name = device.architecture or device.name
+        reasons.append(f"extrapolating: no matrix product on {name} was measured; wider interval")
+    try:
+        return EngineKernels(curves, device, untested=untested, reasons=tuple(reasons))
+    except InvalidInput:
+        return None

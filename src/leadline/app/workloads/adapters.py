@@ -24,7 +24,8 @@ def build_adapters(options: WorkloadOptions, kind: ModelKind, phase: Phase, plan
         UnknownName: unknown method or setting.
     """
     if options.lora is None and options.peft is None:
-        for name in ("lora_embeddings", "lora_targets", "quantize"):
+        names = ("lora_embeddings", "lora_targets", *(["quantize"] if phase is Phase.TRAINING else []))
+        for name in names:
             if getattr(options, name):
                 raise InvalidInput(f"--{name.replace('_', '-')} needs adapters: add --lora RANK or --peft METHOD")
         return None

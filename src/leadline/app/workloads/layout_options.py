@@ -83,17 +83,15 @@ def read_recompute(options: WorkloadOptions) -> Recompute:
     return recompute or (Recompute.FULL if options.checkpointing else Recompute.NONE)
 
 
-def check_narrow_products(precision: Precision | None, kind: ModelKind, phase: Phase, options: WorkloadOptions) -> None:
+def check_narrow_products(precision: Precision | None, kind: ModelKind, options: WorkloadOptions) -> None:
     """Refuse products in 8 bits or fewer where no prediction covers them.
 
     Raises:
-        InvalidInput: not the training of all weights of a ``config.json``.
+        InvalidInput: not the inference of a ``config.json``, or the training of all its weights.
     """
     if precision is None or not precision.is_narrow:
         return
     option = f"--precision {precision.value}"
-    if phase is not Phase.TRAINING:
-        raise InvalidInput(f"{option} is for training: for inference, name a config.json with quantized weights")
     if options.lora is not None:
         raise InvalidInput(f"{option} trains all weights, but --lora trains adapters: leave one out")
     if kind is not ModelKind.HF_CONFIG:

@@ -13,11 +13,13 @@ import msgspec
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.frozen import Frozen
 from leadline.core.workload import (
+    CacheDtype,
     Launch,
     Lengths,
     ModelKind,
     NetworkRate,
     Optimizer,
+    Phase,
     Precision,
     Quantization,
 )
@@ -66,8 +68,10 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lengths: str | None = None
     generate: int | None = None
     paged: bool | None = None
+    kv_cache_dtype: str | None = None
     precision: str | None = None
     attention: str | None = None
+    loss: str | None = None
     launch: str | None = None
     optimizer: str | None = None
     lora: int | None = None
@@ -123,24 +127,50 @@ def parse_choice(kind: type[T], text: str | None, option: str) -> T | None:
         raise UnknownName(option, text, names, fix=f"--{option} takes {', '.join(names)}") from error
 
 
-def build_quantization(options: WorkloadOptions, precision: Precision | None) -> Quantization | None:
-    """Return the storage format of frozen weights; ``None`` without ``--quantize``.
+def build_quantization(
+    options: WorkloadOptions, precision: Precision | None, kind: ModelKind, phase: Phase
+) -> Quantization | None:
+    """Return the storage format of the weights; ``None`` without ``--quantize``.
+
+    In inference, a ``--precision`` in 8 bits or fewer is the format of that name.
 
     Raises:
-        InvalidInput: the precision is float32; quantized weights are computed in 16 bits.
+        InvalidInput: the precision is float32; quantized weights are computed in 16 bits. Or the format is one of
+            inference, and this is training.
         UnknownName: unknown format.
     """
+    narrow = precision is not None and precision.is_narrow and phase is Phase.INFERENCE
     if options.quantize is None:
-        return None
-    formats = [quantization.value for quantization in Quantization]
+        return Quantization(precision.value) if narrow and precision is not None else None
+    training = phase is Phase.TRAINING
+    formats = [each.value for each in Quantization if each.is_for_adapters or not training]
     if options.quantize not in formats:
-        raise UnknownName("format", options.quantize, formats, fix="--quantize takes 8bit or 4bit")
-    if precision in (Precision.FP32, Precision.TF32):
+        where = "to train adapters" if training else "in inference"
+        raise UnknownName("format", options.quantize, formats, fix=f"--quantize takes {', '.join(formats)} {where}")
+    if kind is not ModelKind.HF_CONFIG:
+        raise InvalidInput(f"--quantize {options.quantize} works for a config.json only: leave it out")
+    if narrow or precision in (Precision.FP32, Precision.TF32):
         raise InvalidInput(
-            f"--quantize {options.quantize} computes in 16 bits, but --precision is {precision.value}: "
+            f"--quantize {options.quantize} computes in 16 bits, but --precision is {precision}: "
             "use bf16, or fp16 where the device has no bf16"
         )
     return Quantization(options.quantize)
+
+
+def read_cache_dtype(options: WorkloadOptions) -> CacheDtype | None:
+    """Return the number format of the KV cache; ``None`` for that of the keys and values.
+
+    Raises:
+        InvalidInput: the cache is not in blocks.
+        UnknownName: unknown format.
+    """
+    if options.kv_cache_dtype in (None, "auto"):
+        return None
+    if not options.paged:
+        raise InvalidInput(
+            f"--kv-cache-dtype {options.kv_cache_dtype} is for the cache of a serving engine: add --paged"
+        )
+    return parse_choice(CacheDtype, options.kv_cache_dtype, "kv-cache-dtype")
 
 
 _RATE = re.compile(

@@ -21,6 +21,7 @@ from leadline.app.workloads.options import (
     parse_network_rate,
     parse_power_limit,
     read_batch_lengths,
+    read_cache_dtype,
 )
 from leadline.core.documents import MOST_TOML_BYTES, explain_read_error, from_toml, split_command
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName, excerpt
@@ -30,6 +31,7 @@ from leadline.core.workload import (
     AttentionImplementation,
     Dataset,
     InputShape,
+    LossKernel,
     ModelKind,
     ModelSource,
     Optimizer,
@@ -216,7 +218,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     check_layout(options, phase)
     parallelism.copies(gpus)
     precision = parse_choice(Precision, PRECISION_ALIASES.get(options.precision or "", options.precision), "precision")
-    check_narrow_products(precision, source.kind, phase, options)
+    check_narrow_products(precision, source.kind, options)
     optimizer = parse_choice(Optimizer, options.optimizer, "optimizer")
     check_optimizer(optimizer, source.kind)
     padding = read_batch_lengths(options, source.kind)
@@ -231,6 +233,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         lengths=padding.lengths,
         precision=precision,
         attention=_attention(options, source.kind),
+        loss=_loss(options, source.kind, phase),
         launch=launch,
         launch_s=launch_s,
         optimizer=optimizer,
@@ -253,7 +256,8 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         network=None if options.network is None else parse_network_rate(options.network),
         power_limit_w=None if options.power_limit is None else parse_power_limit(options.power_limit),
         adapters=build_adapters(options, source.kind, phase, parallelism),
-        quantization=build_quantization(options, precision),
+        quantization=build_quantization(options, precision, source.kind, phase),
+        cache_dtype=read_cache_dtype(options),
         generated=options.generate,
         paged=bool(options.paged),
         name=options.name or _name_of(source),
@@ -353,3 +357,9 @@ def _name_of(source: ModelSource) -> str:
         return Path(script).stem
     path = Path(source.reference.rpartition(":")[0] or source.reference)
     return path.parent.name if path.name == "config.json" and path.parent.name else path.stem
+
+
+def _loss(options: WorkloadOptions, kind: ModelKind, phase: Phase) -> LossKernel:
+    if options.loss is not None and (kind is not ModelKind.HF_CONFIG or phase is not Phase.TRAINING):
+        raise InvalidInput(f"--loss is {options.loss}, but it is for the training of a config.json: leave it out")
+    return parse_choice(LossKernel, options.loss, "loss") or LossKernel.PLAIN

@@ -5,6 +5,7 @@ stages. Sources: sharding by Rajbhandari et al. 2020 (ZeRO); two all-reduces of 
 Shoeybi et al. 2019; the pipeline bubble (p − 1)/m of p stages and m microbatches by Narayanan et al. 2021.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +16,7 @@ from leadline.core.hardware import Device
 from leadline.core.workload import Phase, Sharding, Workload
 from leadline.estimators.parallelism.decoder_work import writes_scores
 from leadline.estimators.parallelism.fabric import Fabric, Ring, exchange_s, make_ring, sees_collectives
+from leadline.estimators.parallelism.tensor import residual_width
 
 
 def trained_bytes(graph: OpGraph) -> int:
@@ -31,10 +33,15 @@ def _attends_forward(op: Op) -> bool:
     return op.stage is Stage.FORWARD and (op.kind is OpKind.ATTENTION or writes_scores(op))
 
 
-def _mixed_elements(op: Op) -> int:
-    """Return the elements of an attention's output: heads × queries × width of a head, over the batch."""
+def _passed_elements(op: Op, width: int) -> int:
+    """Return the elements that an attention layer passes on: those of the residual stream, over the batch.
+
+    Where its width is unknown, they are those of all heads.
+    """
     dims = op.dims
-    return dims["b"] * (dims["m"] * dims["k"] if writes_scores(op) else dims["h"] * dims["q"] * dims["d"])
+    if writes_scores(op):
+        return dims["b"] * dims["m"] * dims["k"]
+    return dims["b"] * dims["q"] * (width or dims["h"] * dims["d"])
 
 
 def _activations(graph: OpGraph, purpose: str, option: str) -> list[tuple[float, int]]:
@@ -42,7 +49,8 @@ def _activations(graph: OpGraph, purpose: str, option: str) -> list[tuple[float,
     forward = [op for op in graph.ops if _attends_forward(op)]
     if not forward:
         raise InvalidInput(f"{purpose} attention layers, and this model's graph shows none: leave {option} out")
-    sizes = (_mixed_elements(op) for op in forward)
+    width = residual_width(graph)
+    sizes = (_passed_elements(op, width) for op in forward)
     widths = (BYTES_PER_ELEMENT.get(op.dtype, 4) for op in forward)
     return [(float(size * width), op.count) for size, width, op in zip(sizes, widths, forward, strict=True)]
 
@@ -98,12 +106,14 @@ def divide_step(
     launches_s: float = 0.0,
     matrix_share: float = 1.0,
     fabric: Fabric = ONE_NODE,
+    engine: bool = False,
 ) -> DividedStep:
     """Divide a step that takes one GPU ``whole_s`` seconds, ``optimizer_s`` of them in the update.
 
     In tensor parallelism ``whole_s`` is the total of the group's GPUs (``tensor.py`` gives each share). Every GPU
     launches all ops, so each takes at least ``launches_s`` plus the launches of collectives. ``matrix_share`` of the
-    computing are products and attention, which no framework fuses away.
+    computing are products and attention, which no framework fuses away. An ``engine`` of inference has all-reduces of
+    its own.
 
     Raises:
         InvalidInput: the GPUs cannot be divided so, or the graph has no attention layers to divide.
@@ -118,13 +128,14 @@ def divide_step(
         whole_s -= optimizer_s * (1 - 1 / copies)
     stages = plan.pipeline if training else 1  # one forward pass goes through all stages, whoever holds them
     computing_s = max(whole_s / plan.tensor, _launched_s(workload, job.step, launches_s)) / stages
-    step = _exchange(workload, job, device, computing_s, fabric, fabric.island_bytes_per_s)
+    exchange = partial(_exchange, workload, job, fabric, engine)
+    step = exchange(device, computing_s, fabric.island_bytes_per_s)
     if fabric.islands == 1 and not fabric.unknown_link:
         return replace(step, fastest_s=step.step_s, slowest_s=step.step_s, assumptions=fabric.assumptions)
     slower, faster = fabric.link_ends(device)
     fused_s = computing_s * (matrix_share if fabric.islands > 1 else 1.0)
-    fast = _exchange(workload, job, faster, fused_s, fabric, fabric.high_bytes_per_s)
-    slow = _exchange(workload, job, slower, computing_s, fabric, fabric.low_bytes_per_s)
+    fast = exchange(faster, fused_s, fabric.high_bytes_per_s)
+    slow = exchange(slower, computing_s, fabric.low_bytes_per_s)
     if fabric.islands == 1:
         return replace(step, fastest_s=fast.step_s, slowest_s=slow.step_s, assumptions=fabric.assumptions)
     beyond = f"extrapolating: {fabric.islands} nodes or racks, but the training data are steps on one; wider interval"
@@ -135,8 +146,9 @@ def divide_step(
 
 
 def _exchange(
-    workload: Workload, job: TracedJob, device: Device, computing_s: float, fabric: Fabric, island_bytes_per_s: float
-) -> DividedStep:
+    workload: Workload, job: TracedJob, fabric: Fabric, engine: bool, device: Device, computing_s: float,
+    island_bytes_per_s: float,
+) -> DividedStep:  # fmt: skip
     """Add communication and idle time to the seconds of computing, on islands with this network."""
     plan, graph = workload.parallelism, job.step
     copies = plan.copies(workload.gpus)
@@ -147,7 +159,8 @@ def _exchange(
     sent_s: dict[str, float] = {}
     shown_s = 0.0
     if plan.tensor > 1:
-        sent_s["tensor parallelism"] = shown_s = _tensor_s(tensor_ring, graph, stages, again=workload.checkpointing)
+        reduce_s = tensor_ring.one_shot_all_reduce_s if engine else tensor_ring.all_reduce_s
+        sent_s["tensor parallelism"] = shown_s = _tensor_s(reduce_s, graph, stages, again=workload.checkpointing)
     bubble = (stages - 1) / microbatches
     idle_s = (computing_s + shown_s) * bubble
     if plan.pipeline > 1:
@@ -207,10 +220,10 @@ def _data_s(ring: Ring, workload: Workload, graph: OpGraph, microbatches: int) -
     return microbatches * units * once_s
 
 
-def _tensor_s(ring: Ring, graph: OpGraph, stages: int, *, again: bool) -> float:
+def _tensor_s(reduce_s: Callable[[float], float], graph: OpGraph, stages: int, *, again: bool) -> float:
     """Return the seconds of a step's all-reduces in tensor parallelism: two a layer and pass."""
     activations = _activations(graph, "tensor parallelism divides", "--tensor-parallel")
-    seconds = sum(ring.all_reduce_s(size) * count for size, count in activations)
+    seconds = sum(reduce_s(size) * count for size, count in activations)
     return _reduced(graph, again=again) * seconds / stages
 
 

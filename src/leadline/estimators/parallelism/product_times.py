@@ -31,7 +31,17 @@ PARAMETERS = {
     "cast": 1.0,  # passes of the left operand in 16 bits that casting to 8 bits or fewer takes
 }  # fmt: skip
 TILES = ((256, 128, 0), (128, 256, 0), (128, 128, 1), (128, 64, 2), (64, 128, 2), (64, 64, 3))  # m, n, parameter
-ITEM_BYTES = {"float8": 1.0, "float4": 0.5625}  # with a scale in 8 bits for each 16 values of NVFP4
+# Bytes of an element of the left and the right operand, with scales: 8 bits for each 16 values of NVFP4, 16 bits for
+# each 128 int4 weights. Others have two bytes. Weights alone are in few bits where the name says so.
+OPERAND_BYTES = {
+    "float8": (1.0, 1.0), "float4": (0.5625, 0.5625), "int8": (1.0, 1.0), "int8-weights": (2.0, 1.0),
+    "int4-weights": (2.0, 0.515625),
+}  # fmt: skip
+ARITHMETIC = {"int8-weights": "bfloat16", "int4-weights": "bfloat16"}
+"""Number format of the multiplication, where it is not that of the name."""
+# Rows of the smallest tiles, and of those that kernels before Blackwell have for fewer rows. Blackwell's matrix units
+# take no fewer than 64.
+SMALLEST_TILE, FEWEST_ROWS, BLACKWELL = 64, 32, 10
 USUAL_UNITS = 128  # of a device whose number of multiprocessors is not in the catalog
 CLOCKS_SETTLE_S = 2e-3  # half of the slowdown shows in products of that length: an assumption
 
@@ -42,15 +52,17 @@ class Rates(NamedTuple):
     peak: Array
     memory: Array
     units: Array
-    item_bytes: Array
+    fewest_rows: Array
+    left_bytes: Array
+    right_bytes: Array
     parameters: Array  # (parameters, n, 1)
 
 
 class ProductCurves(Stored):
     """The law's parameters for GPU generations and dtypes.
 
-    ``names`` are like ``9.0 bfloat16``: a compute capability, and the dtype of the operands. ``logs`` (curves,
-    parameters) has the logarithms of ``PARAMETERS``.
+    ``names`` are like ``9.0 bfloat16``: a compute capability, and the dtype of the operands. float16 is bfloat16,
+    and ``int4-weights`` meet 16-bit activations. ``logs`` (curves, parameters) has the logarithms of ``PARAMETERS``.
     """
 
     names: tuple[str, ...]
@@ -76,19 +88,28 @@ class ProductCurves(Stored):
         pairs = [(device.compute_capability or "", kind) for device, kind in zip(devices, kinds, strict=True)]
         logs = {pair: self._parameters(*pair) for pair in set(pairs)}
         columns = (
-            [sustained_peak(device, dtype) for device, dtype in zip(devices, dtypes, strict=True)],
+            [
+                sustained_peak(device, ARITHMETIC.get(dtype, dtype))
+                for device, dtype in zip(devices, dtypes, strict=True)
+            ],
             [device.memory_bytes_per_s for device in devices],
             [device.compute_units or USUAL_UNITS for device in devices],
-            [ITEM_BYTES.get(dtype, 2.0) for dtype in dtypes],
+            [_fewest_rows(device) for device in devices],
+            *zip(*[OPERAND_BYTES.get(dtype, (2.0, 2.0)) for dtype in dtypes], strict=True),
         )
-        peak, memory, units, item_bytes = (np.array(column, np.float64)[:, None] for column in columns)
-        return Rates(peak, memory, units, item_bytes, np.exp([logs[pair] for pair in pairs]).T[:, :, None])
+        peak, memory, units, fewest, left, right = (np.array(column, np.float64)[:, None] for column in columns)
+        return Rates(peak, memory, units, fewest, left, right, np.exp([logs[pair] for pair in pairs]).T[:, :, None])
 
     def _parameters(self, capability: str, dtype: str) -> Array:
         if (name := self.curve_of(capability, dtype)) is not None:
             return np.asarray(self.logs[self.names.index(name)])
         alike = [place for place, name in enumerate(self.names) if name.endswith(f" {dtype}")]
         return np.asarray(self.logs[alike or slice(None)].mean(axis=0))
+
+
+def _fewest_rows(device: Device) -> int:
+    major = (device.compute_capability or "").partition(".")[0]
+    return SMALLEST_TILE if major.isdecimal() and int(major) >= BLACKWELL else FEWEST_ROWS
 
 
 def sustained_peak(device: Device, dtype: str) -> float:
@@ -117,12 +138,13 @@ def product_seconds(
     for tile_m, tile_n, place in TILES:
         waves = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups / rates.units
         waves = waves + (np.ceil(waves) - waves) * idle
-        flops = 2.0 * tile_m * tile_n * (k + p["fill"]) * rates.units
+        rows = np.clip(m, rates.fewest_rows, tile_m) if tile_m == SMALLEST_TILE else tile_m
+        flops = 2.0 * rows * tile_n * (k + p["fill"]) * rates.units
         computing = np.minimum(computing, waves * flops / (rates.peak * rates.parameters[place]))
     settled = 1.0 if busy else computing / (computing + CLOCKS_SETTLE_S)
     computing = computing * (1 + p["sustained"] * settled)
     if not busy:
-        computing = computing + np.where(rates.item_bytes < 2, p["cast"] * 2 * groups * m * k / rates.memory, 0.0)
-    moved = groups * (rates.item_bytes * (m + n) * k + 2 * m * n) / (rates.memory * p["memory"])
+        computing = computing + np.where(rates.left_bytes < 2, p["cast"] * 2 * groups * m * k / rates.memory, 0.0)
+    moved = groups * ((rates.left_bytes * m + rates.right_bytes * n) * k + 2 * m * n) / (rates.memory * p["memory"])
     q = p["overlap"]
     return np.asarray(p["launch_s"] + (computing**q + moved**q) ** (1 / q))

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 
-from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
+from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, TensorSpec
 
 HEADED = 4  # tensors of so many dimensions are (batch, heads, tokens, head size)
 
@@ -45,7 +45,9 @@ def _shared(op: Op, ways: int, width: int) -> Op:
         return _product(op, ways, width)
     if op.kind is OpKind.ATTENTION and "h" in op.dims:
         heads = max(1, op.dims["h"] // ways)
-        return _scaled(op, heads / op.dims["h"], {**op.dims, "h": heads}, ways, width)
+        share = _scaled(op, heads / op.dims["h"], {**op.dims, "h": heads}, ways, width)
+        # All heads share the latents.
+        return replace(share, bytes_read=op.bytes_read) if op.name == "aten.latent_attention" else share
     if op.stage is Stage.OPTIMIZER:
         return _scaled(op, 1 / ways, op.dims, ways, width)
     before = _elements(op.outputs)
@@ -62,9 +64,13 @@ def _product(op: Op, ways: int, width: int) -> Op:
     side = "k" if n == width and k != width else "n"
     cut = {"n": n, "k": k, side: max(1, op.dims[side] // ways)}
     share = cut["n"] * cut["k"] / (n * k)
-    read = (m * cut["k"] + cut["n"] * cut["k"]) / (m * k + n * k)
+    # The weight may be in few bits, and the source as well in a scaled product.
+    source = op.bytes_read * m / (m + n)
+    if not op.name.endswith("_scaled_mm"):
+        source = min(float(m * k * BYTES_PER_ELEMENT.get(op.dtype, 4)), op.bytes_read)
     return replace(
-        op, dims={**op.dims, **cut}, flops=op.flops * share, bytes_read=op.bytes_read * read,
+        op, dims={**op.dims, **cut}, flops=op.flops * share,
+        bytes_read=source * cut["k"] / k + (op.bytes_read - source) * share,
         bytes_written=op.bytes_written * cut["n"] / n, inputs=(), outputs=(),
     )  # fmt: skip
 

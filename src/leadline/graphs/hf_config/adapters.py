@@ -173,6 +173,8 @@ class QuantizedWeight:
         saved = [self._unpack(dtype, b)] if tape.training and self.form.saved else []
         if self.form.kernel is ProductKernel.INT8:
             result = self._int8_product(source, cast_bias, sizes)
+        elif self.form.kernel is ProductKernel.SCALED:
+            result = self._scaled_product(source, cast_bias, sizes)
         else:
             result = self._product(source, cast_bias, sizes, saved)
 
@@ -211,6 +213,17 @@ class QuantizedWeight:
         result = tape.new((*source.shape[:-1], n), source.dtype)
         inputs = [int8_source[1], *scales, *([bias] if bias is not None else [])]
         tape.op("int8_mm_dequant", OpKind.ELEMENTWISE, [product, *inputs], [result], flops=3.0 * result.elements,
+                dtype=source.dtype)  # fmt: skip
+        return result
+
+    def _scaled_product(self, source: TapeTensor, bias: TapeTensor | None, sizes: dict[str, int]) -> TapeTensor:
+        """Quantize the source as the weight is, and multiply both."""
+        tape, rows = self.tape, sizes["b"] * sizes["m"]
+        parts = [tape.new((size,), dtype, TEMPORARY) for size, dtype in self.form.parts(rows, sizes["k"])]
+        tape.op("scaled_quant", OpKind.ELEMENTWISE, [source], parts, flops=2.0 * source.elements)
+        result = tape.new((*source.shape[:-1], sizes["n"]), source.dtype)
+        inputs = [*([] if bias is None else [bias]), *parts, *self._read_parts(sizes["b"])]
+        tape.op(f"{self.form.product}_scaled_mm", OpKind.GEMM, inputs, [result], flops=_flops(sizes), dims=sizes,
                 dtype=source.dtype)  # fmt: skip
         return result
 

@@ -8,7 +8,10 @@ from leadline.graphs.hf_config.tape import TapeTensor
 
 
 class LatentAttention:
-    """Multi-head latent attention: keys and values are expanded in each pass from one cached latent per token."""
+    """Multi-head latent attention: keys and values are expanded in each pass from one cached latent per token.
+
+    Decoding from a paged cache, engines attend to the latents themselves (DeepSeek-V2, section 2.1.2).
+    """
 
     def __init__(self, builder: ModelBuilder, shape: AttentionShape, latent: LatentAttentionShape) -> None:
         self.builder, self.shape, self.latent = builder, shape, latent
@@ -43,9 +46,13 @@ class LatentAttention:
         if angles is not None:
             query = attention_ops.rotate_positions(tape, query, angles, latent.rotary)
             rotated = attention_ops.rotate_positions(tape, rotated, angles, latent.rotary)
+        absorbing = self.builder.paged and bool(self.builder.past)
         compress, rotated = self.builder.cache_tensors(
             compress.view(batch, 1, sequence, latent.key_value_rank), rotated
         )
+        if absorbing:
+            mixed = self._attend_latents(query, compress, rotated)
+            return self.out(mixed.view(batch, sequence, shape.heads * latent.value))
         keys = rotated.shape[2]
         expanded = self.expand(compress.view(batch, keys, latent.key_value_rank))
         widths = shape.heads * latent.plain, shape.heads * latent.value
@@ -65,6 +72,31 @@ class LatentAttention:
             mixed = attention_ops.fused_attention(tape, query, key, value, causal=shape.causal, cuda=self.builder.cuda)
         del query, key, value
         return self.out(mixed.view(batch, sequence, shape.heads * latent.value))
+
+    def _attend_latents(self, query: TapeTensor, compress: TapeTensor, rotated: TapeTensor) -> TapeTensor:
+        """Attend to latents: the expansion of keys is a product with the queries, that of values with the result.
+
+        Each head multiplies by its part of the expansion, unpacked to 16 bits.
+        """
+        tape, latent = self.builder.tape, self.latent
+        batch, heads, sequence, _ = query.shape
+        rank, kv, dtype = latent.key_value_rank, compress.shape[2], query.dtype
+
+        def expand(source: TapeTensor, n: int, k: int) -> TapeTensor:
+            dims = {"b": heads, "m": batch * sequence, "n": n, "k": k}
+            result = tape.new((batch, heads, sequence, n), dtype)
+            read = 2.0 * heads * k * (batch * sequence + n)
+            tape.op("latent_bmm", OpKind.GEMM, [source], [result], flops=2.0 * heads * batch * sequence * n * k,
+                    dims=dims, read=read)  # fmt: skip
+            return result
+
+        query = expand(query, rank, latent.plain)
+        mixed = tape.new((batch, heads, sequence, rank), dtype)
+        tape.op("latent_attention", OpKind.ATTENTION, [query, compress, rotated], [mixed],
+                flops=2.0 * batch * heads * sequence * kv * (2 * rank + latent.rotary),
+                dims={"b": batch, "h": heads, "q": sequence, "kv": kv, "d": rank + latent.rotary})  # fmt: skip
+        del query
+        return expand(mixed, latent.value, rank)
 
 
 class RelativeAttention:

@@ -1,7 +1,5 @@
 """Expand a configuration file into a traced job: read sizes, fill in defaults, run the model on a tape."""
 
-import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,53 +8,26 @@ from leadline.core.documents import parse_json
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, TracedJob
-from leadline.core.units import format_bytes
-from leadline.core.workload import AttentionImplementation, Optimizer, Phase, Precision, Quantization, Workload
+from leadline.core.workload import AttentionImplementation, LossKernel, Phase, Precision, Quantization, Workload
 from leadline.files.read import read_input_text
-from leadline.graphs.hf_config.families import FAMILIES, read_attention, read_model_shape, use_attention
-from leadline.graphs.hf_config.generation import (
-    CACHE_BLOCK,
-    CacheLayout,
-    cache_layout,
-    expand_decode_steps,
-    require_generator,
+from leadline.graphs.hf_config.families import (
+    FAMILIES,
+    read_attention,
+    read_model_shape,
+    use_attention,
+    use_engine_attention,
 )
+from leadline.graphs.hf_config.generation import CACHE_BLOCK, CacheLayout, cache_layout, expand_decode_steps
 from leadline.graphs.hf_config.model import TransformerModel
 from leadline.graphs.hf_config.modules import ModelBuilder
 from leadline.graphs.hf_config.optimizer import hold_states, update_weights
 from leadline.graphs.hf_config.peft_methods import AdapterPlan
-from leadline.graphs.hf_config.quantization import (
-    MOST_CONFIG_BYTES,
-    CheckpointQuantization,
-    add_file_beside,
-    read_quantization,
-    stored_precision,
-)
-from leadline.graphs.hf_config.shape import EncoderDecoderShape, ModelShape, StackShape
+from leadline.graphs.hf_config.quantization import MOST_CONFIG_BYTES, CheckpointQuantization
+from leadline.graphs.hf_config.run_settings import RunSettings, choose_settings, describe_settings, widens_weights
+from leadline.graphs.hf_config.shape import ModelShape, StackShape
 from leadline.graphs.hf_config.tape import Tape
 from leadline.graphs.hf_config.vision import read_vision
-from leadline.graphs.hf_config.weight_formats import INT8, ProductKernel, WeightFormat, bitsandbytes_4bit
-
-DEFAULT_SEQUENCE = 2048
-KEPT_IN_16_BITS = ("gptq", "aqlm", "eetq", "torchao", "hqq")
-"""Quantizations beside which peft leaves all other weights in 16 bits."""
-
-
-class _RunSettings(Frozen):
-    """Settings of a run, with defaults. ``assumed`` names each default.
-
-    ``sequence`` is the tokens of a sample in a mean batch, ``longest`` in the longest batch. ``unnamed_dtype`` is a
-    note about a checkpoint whose file names no dtype.
-    """
-
-    batch: int
-    sequence: int
-    longest: int
-    precision: Precision
-    optimizer: Optimizer
-    assumed: tuple[str, ...]
-    quantization: CheckpointQuantization | None = None
-    unnamed_dtype: str = ""
+from leadline.graphs.hf_config.weight_formats import INT8, WeightFormat, bitsandbytes_4bit
 
 
 def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
@@ -77,7 +48,7 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     """
     config = read_config(workload.model.reference)
     shape, shape_notes = _read_shape(workload, config)
-    choices = _choose(workload, shape, config)
+    choices = choose_settings(workload, shape, config)
     _check_shape(workload, shape, config, choices)
     run = _Run(workload, shape, choices, cuda=device_type == "cuda")
     graph, layout, adapters = run.prefill(choices.sequence)
@@ -90,7 +61,7 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         precision=choices.precision.value,
         optimizer=choices.optimizer.value if workload.phase is Phase.TRAINING else None,
     )
-    notes = (*_notes(workload, choices, graph, adapters), *shape_notes)
+    notes = (*describe_settings(workload, choices, graph, adapters), *shape_notes)
     has_states = isinstance(shape, StackShape) and any(layer.attention.state_space for layer in shape.layers)
     unmeasured = choices.quantization is not None or has_states
     if workload.generated is None:
@@ -110,6 +81,8 @@ def _read_shape(workload: Workload, config: dict[str, Any]) -> tuple[ModelShape,
     kernel = workload.attention or named or (AttentionImplementation.EAGER if eager_until else None)
     if kernel is not None:
         shape = use_attention(shape, kernel)
+    if workload.paged and kernel is None:
+        shape = use_engine_attention(shape)
     notes = [vision_note] if vision_note else []
     if missing_fields:
         notes.append(f"{reference} leaves out {', '.join(missing_fields)}: published defaults are used")
@@ -128,10 +101,13 @@ def _read_shape(workload: Workload, config: dict[str, Any]) -> tuple[ModelShape,
     return shape, notes
 
 
-def _check_shape(workload: Workload, shape: ModelShape, config: dict[str, Any], choices: _RunSettings) -> None:
+def _check_shape(workload: Workload, shape: ModelShape, config: dict[str, Any], choices: RunSettings) -> None:
     """Refuse options that the model has no use for, or no room."""
     if workload.adapters is not None and shape.source is not None:
         raise InvalidInput(f"--lora adapts language models, not this {shape.family}: leave it out")
+    head = shape.head
+    if workload.loss is LossKernel.FUSED and (not head.outputs or head.transform or head.pooled or head.bias):
+        raise InvalidInput(f"--loss fused is for models that predict the next token, not this {shape.family}")
     vision = shape.vision if isinstance(shape, StackShape) else None
     if vision is not None and choices.sequence < vision.tokens:
         raise InvalidInput(f"--seq {choices.sequence} is shorter than one image, which has {vision.tokens} tokens")
@@ -157,142 +133,10 @@ def read_config(reference: str) -> dict[str, Any]:
     return config
 
 
-def _read_quantization(config: dict[str, Any], workload: Workload) -> CheckpointQuantization | None:
-    """Return the checkpoint's quantization; refuse to train its weights, or to quantize them once more."""
-    config, reference = add_file_beside(config, workload.model.reference)
-    quantization = read_quantization(config, reference)
-    if quantization is None:
-        return None
-    if workload.quantization is not None:
-        raise InvalidInput(f"{reference} is quantized already ({quantization.names}): leave --quantize out")
-    if workload.phase is Phase.TRAINING and workload.adapters is None:
-        raise InvalidInput(
-            f"{reference} is quantized ({quantization.names}), and such weights cannot be trained: train adapters with "
-            "--lora, estimate --phase inference, or remove quantization_config to train unpacked weights"
-        )
-    return quantization
-
-
-def _notes(workload: Workload, choices: _RunSettings, graph: OpGraph, adapters: str) -> Iterator[str]:
-    """Yield notes about assumptions: settings, weights in few bits, adapters, the lengths of batches, the cache."""
-    if choices.assumed:
-        yield f"assumed: {', '.join(choices.assumed)}"
-    if choices.unnamed_dtype:
-        yield choices.unnamed_dtype
-    yield from _describe_quantization(choices, graph)
-    if workload.phase is Phase.TRAINING and choices.optimizer.paged:
-        yield "the paged optimizer state is assumed to be on the host; the time to move it is not counted"
-    yield from _describe_adapters(workload, choices, adapters)
-    if choices.longest > choices.sequence:
-        yield (
-            f"the time is for batches of {choices.sequence} tokens per sample, the memory for the longest, "
-            f"{choices.longest}, after shorter ones"
-        )
-    elif workload.longest is not None and workload.lengths is None:
-        yield f"every batch is assumed to have {choices.longest} tokens per sample: give the mean with --seq"
-    if workload.paged and workload.generated is not None:
-        yield f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new tokens are written in place"
-    elif workload.generated is not None:
-        yield "decoding is that of transformers' generate: eager ops, and a cache that is copied to grow"
-
-
-def _describe_adapters(workload: Workload, choices: _RunSettings, adapters: str) -> Iterator[str]:
-    if workload.adapters is None:
-        return
-    yield adapters
-    if workload.quantization is not None or _widens_weights(choices.quantization):
-        yield "embeddings, norms and the output layer are not quantized but in float32, as peft prepares them"
-
-
-def _describe_quantization(choices: _RunSettings, graph: OpGraph) -> Iterator[str]:
-    """Yield notes about the weights in few bits, and the kernel that is assumed for them."""
-    quantization = choices.quantization
-    if quantization is None:
-        return
-    stored = f"the checkpoint has {format_bytes(graph.parameter_bytes)} of weights, {quantization.names}"
-    compute = choices.precision.compute
-    kernels = {
-        ProductKernel.FUSED: f"assumed: kernels unpack them on the way and multiply in {compute}",
-        ProductKernel.UNPACKED: f"assumed: each is unpacked before its product in {compute}, as bitsandbytes does",
-        ProductKernel.INT8: f"assumed: products of integers, as fast as those in {compute}",
-    }
-    yield f"{stored}; {kernels[quantization.formats[0][0].kernel]}"
-    yield "no measured step has such weights: the interval of the time is wider"
-    if quantization.formats[0][0].kernel is ProductKernel.FUSED:
-        yield f"engines without such a kernel unpack all weights when loading, to {format_bytes(2 * graph.parameters)}"
-
-
 def _language_model_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of the language model within a multimodal one (``text_config``)."""
     inner = config.get("text_config")
     return inner if "model_type" in config and isinstance(inner, dict) and "model_type" in inner else config
-
-
-def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _RunSettings:
-    """Fill in what the user left out, and list the assumptions."""
-    assumed = []
-    training = workload.phase is Phase.TRAINING
-    batch, sequence = _batch_and_sequence(workload, shape)
-    if batch is None:
-        batch = 1
-        assumed.append("batch 1")
-    if sequence is None:
-        sequence = min(shape.max_sequence, DEFAULT_SEQUENCE)
-        if workload.generated is not None and shape.positions:
-            sequence = max(1, min(sequence, shape.max_sequence - workload.generated + 1))
-        assumed.append(f"sequence {sequence}")
-    if isinstance(shape, EncoderDecoderShape) and shape.source is None:
-        assumed.append("a target as long as the source")
-    fed_tokens = sequence + (workload.generated or 1) - 1
-    if workload.generated is not None and shape.positions and fed_tokens > shape.max_sequence:
-        raise InvalidInput(
-            f"--seq {sequence} and --generate {workload.generated} feed {fed_tokens} tokens, but this {shape.family} "
-            f"has learned {shape.max_sequence} positions: ask for fewer"
-        )
-    quantization = _read_quantization(config, workload)
-    precision, unnamed_dtype = _precision(workload, config, quantized=quantization is not None)
-    if workload.precision is None:
-        assumed.append(f"precision {precision.value}")
-    optimizer = workload.optimizer or Optimizer.ADAMW
-    if workload.optimizer is None and training:
-        assumed.append("optimizer adamw")
-    longest = max(sequence, workload.longest or 0)
-    if shape.positions and longest > shape.max_sequence:
-        raise InvalidInput(
-            f"--seq-max {longest} is longer than the {shape.max_sequence} positions this {shape.family} has learned"
-        )
-    return _RunSettings(batch, sequence, longest, precision, optimizer, tuple(assumed), quantization, unnamed_dtype)
-
-
-def _precision(workload: Workload, config: dict[str, Any], *, quantized: bool) -> tuple[Precision, str]:
-    """Return the precision, and a note where the checkpoint's dtype decides it and is unknown."""
-    if workload.precision is not None:
-        return workload.precision, ""
-    if workload.phase is Phase.TRAINING:
-        return Precision.BF16, ""
-    return stored_precision(config, workload.model.reference, quantized=quantized)
-
-
-def _batch_and_sequence(workload: Workload, shape: ModelShape) -> tuple[int | None, int | None]:
-    """Return the given batch and sequence, also from the shape of the first input."""
-    batch, sequence = workload.batch, workload.sequence
-    if workload.inputs:
-        first = workload.inputs[0].shape
-        batch = batch or first[0]
-        sequence = sequence or (first[1] if len(first) == 2 else None)
-    if workload.lengths is not None:
-        sequence = math.ceil(workload.lengths.padded_mean(batch or 1))
-    if shape.source is not None and workload.longest is not None:
-        raise InvalidInput(f"--seq-max is for tokens of text, but this {shape.family} has none: leave it out")
-    if isinstance(shape, StackShape) and shape.source is not None:
-        return batch, shape.source.tokens
-    if workload.generated is not None:
-        require_generator(shape, workload.model.reference)
-    if sequence is not None and shape.positions and sequence > shape.max_sequence:
-        raise InvalidInput(
-            f"--seq {sequence} is longer than the {shape.max_sequence} positions this {shape.family} has learned"
-        )
-    return batch, sequence
 
 
 class _Run(Frozen):
@@ -300,7 +144,7 @@ class _Run(Frozen):
 
     workload: Workload
     shape: ModelShape
-    choices: _RunSettings
+    choices: RunSettings
     cuda: bool
 
     def prefill(self, sequence: int) -> tuple[OpGraph, CacheLayout, str]:
@@ -341,11 +185,13 @@ class _Run(Frozen):
         tape = Tape(training=training, autocast=precision.compute if autocast else None)
         saving = workload.checkpointing and training
         quantization: WeightFormat | CheckpointQuantization | None = self.choices.quantization
-        if workload.quantization is not None:
+        if workload.quantization is not None and training:
             quantization = INT8 if workload.quantization is Quantization.INT8 else bitsandbytes_4bit()
-        dtype = "float32" if training and _widens_weights(quantization) else precision.weights
+        dtype = "float32" if training and widens_weights(quantization) else precision.weights
         return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
-                     last_only=workload.generated is not None, paged=workload.paged, adapters=plan,
+                     last_only=workload.generated is not None,
+                     fused_loss=workload.loss is LossKernel.FUSED, paged=workload.paged, adapters=plan,
+                     cache_dtype=workload.cache_dtype.stored if workload.cache_dtype else None,
                      quantization=quantization)  # fmt: skip
 
     def _graph(self, builder: ModelBuilder, layout: CacheLayout) -> OpGraph:
@@ -366,12 +212,6 @@ class _Run(Frozen):
             source="config.json by formula",
             cache_heads=layout.heads,
         )
-
-
-def _widens_weights(quantization: WeightFormat | CheckpointQuantization | None) -> bool:
-    """Return whether peft keeps the other weights in float32 (``prepare_model_for_kbit_training``)."""
-    method = quantization.method if isinstance(quantization, CheckpointQuantization) else "bitsandbytes"
-    return quantization is not None and method not in KEPT_IN_16_BITS
 
 
 def _note_adapters(builder: ModelBuilder, reference: str) -> str:

@@ -70,6 +70,12 @@ def use_attention(shape: ModelShape, kernel: AttentionImplementation) -> ModelSh
     return _use_in_stack(shape, kernel)
 
 
+def use_engine_attention(shape: ModelShape) -> ModelShape:
+    """Return the shape with fused attention, as serving engines have it also where transformers' default is eager."""
+    flash = AttentionImplementation.FLASH
+    return use_attention(shape, flash) if flash.value in FAMILIES[shape.family][1].kernels.split() else shape
+
+
 def _use_in_stack(stack: StackShape, kernel: AttentionImplementation) -> StackShape:
     is_eager = kernel is AttentionImplementation.EAGER
 

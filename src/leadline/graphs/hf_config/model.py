@@ -15,6 +15,7 @@ from leadline.graphs.hf_config.embeddings import (
     place_images,
 )
 from leadline.graphs.hf_config.experts import MixtureOfExperts
+from leadline.graphs.hf_config.losses import cross_entropy, fused_cross_entropy
 from leadline.graphs.hf_config.modules import (
     AttentionBlock,
     FeedForwardBlock,
@@ -256,29 +257,6 @@ def first_token(tape: Tape, hidden: TapeTensor) -> TapeTensor:
     return tape.node_op(result, hidden, "slice_backward", OpKind.INDEX, dtype=hidden.dtype)
 
 
-def cross_entropy(tape: Tape, logits: TapeTensor, *, upcast: bool) -> TapeTensor:
-    """Return the mean loss over rows of logits.
-
-    Without ``upcast``, the log-probabilities have the logits' own type, and autocast converts them to float32.
-    """
-    wide = tape.cast(logits, "float32") if upcast else logits
-    log_probabilities = attention_ops.softmax(tape, wide, "_log_softmax")
-    if tape.autocast:
-        log_probabilities = tape.cast(log_probabilities, "float32")
-    rows = log_probabilities.elements // log_probabilities.shape[-1]
-    slot = log_probabilities.slot
-    dtype, read = log_probabilities.dtype, 12.0 * rows
-    loss = tape.compute("nll_loss_forward", OpKind.REDUCTION, [log_probabilities], (1,), dtype, flops=rows, read=read)
-
-    def backward(gradient: TapeTensor) -> None:
-        back = tape.new(log_probabilities.shape, dtype)
-        written = 2.0 * back.bytes
-        tape.op("nll_loss_backward", OpKind.REDUCTION, [gradient], [back], flops=rows, written=written)
-        tape.send(slot, back)
-
-    return tape.node(loss, backward)
-
-
 class ModelHead:
     """The head of a model. A tied head scores with the weights of the embedding ``table``."""
 
@@ -312,6 +290,14 @@ class ModelHead:
             output_states = ops.activation(tape, output_states, "tanh")
             output_states = ops.scale_tensor(tape, output_states)
         return output_states
+
+    def fused_loss(self, hidden: TapeTensor) -> TapeTensor | None:
+        """Return the loss without the scores of all tokens; ``None`` if the head does not allow it."""
+        weight = self.table if self.shape.tied else self.score.weight if self.score is not None else None
+        shape = self.shape
+        if weight is None or shape.transform or shape.pooled or shape.bias or not self.builder.fused_loss:
+            return None
+        return fused_cross_entropy(self.builder.tape, hidden, weight)
 
     def loss(self, output_states: TapeTensor) -> TapeTensor:
         """Return the loss: cross entropy over scores, or the mean of hidden states."""
@@ -360,11 +346,13 @@ class TransformerModel:
         del images
         if self.builder.last_only:
             hidden = hidden.view(batch, 1, hidden.shape[2])
-        scores = self.head(hidden)
-        del bias
-        if not tape.training:
-            return scores
-        loss = self.head.loss(scores)
+        loss = self.head.fused_loss(hidden) if tape.training else None
+        if loss is None:
+            scores = self.head(hidden)
+            del bias
+            if not tape.training:
+                return scores
+            loss = self.head.loss(scores)
         del memory, hidden
         self.builder.cache.clear()
         self.builder.scores = None

@@ -28,7 +28,9 @@ class ModelBuilder:
         caching: Keep the keys and values of causal layers, as causal models do by default. Training keeps them until
             the loss is known, except under checkpointing.
         last_only: Score the last token alone, as generation does.
+        fused_loss: Compute the loss without the scores of all tokens, where the head allows it.
         paged: The cache is written into blocks.
+        cache_dtype: Type of the numbers in these blocks; ``None`` for that of the keys and values.
         past: Cache that a decode step starts from, by layer. The step consumes it.
         cache: Cache that the pass leaves.
         inputs: Inputs, held until the step ends.
@@ -45,7 +47,9 @@ class ModelBuilder:
     checkpointing: bool = False
     caching: bool = True
     last_only: bool = False
+    fused_loss: bool = False
     paged: bool = False
+    cache_dtype: str | None = None
     past: list[CachedTensor] = field(default_factory=list)
     cache: list[CachedTensor] = field(default_factory=list)
     inputs: list[TapeTensor] = field(default_factory=list)
@@ -84,13 +88,20 @@ class ModelBuilder:
         parts = plan.parts(self.path, name, (n, k), bias=bias) if plan else None
         return Adapter(self.tape, parts, (n, k), self.adapter_weights, plan.dropout) if plan and parts else None
 
-    def quantize(self, name: str, *shape: int, head: bool = False) -> QuantizedWeight | None:
-        """Make a frozen (n, k) weight in few bits, or one for each expert, if the weights of that name are."""
+    def merges(self, *names: str) -> bool:
+        """Return whether products of the same source are one, as in serving engines, if all are in one format."""
+        formats = {self._format_of(name) for name in names}
+        return self.paged and self.adapters is None and len(formats) == 1
+
+    def _format_of(self, name: str, *, expert: bool = False, head: bool = False) -> WeightFormat | None:
         form = self.quantization
         if isinstance(form, CheckpointQuantization):
-            form = form.format_of(".".join((*self.path, name)), expert=len(shape) > 2, head=head)
-        elif len(shape) > 2 or head:
-            form = None
+            return form.format_of(".".join((*self.path, name)), expert=expert, head=head)
+        return None if expert or head else form
+
+    def quantize(self, name: str, *shape: int, head: bool = False) -> QuantizedWeight | None:
+        """Make a frozen (n, k) weight in few bits, or one for each expert, if the weights of that name are."""
+        form = self._format_of(name, expert=len(shape) > 2, head=head)
         if form is None:
             return None
         self.quantized.append(QuantizedWeight(self.tape, form, *shape))
@@ -106,6 +117,8 @@ class ModelBuilder:
         if not self.caching:
             return tensors
         dtype = "float32" if any(tensor.dtype == "float32" for tensor in tensors) else tensors[0].dtype
+        if self.cache_dtype is not None:
+            dtype = self.cache_dtype
         if self.past and self.paged:
             cached = tuple(write_in_place(self.tape, self.past.pop(0), tensor) for tensor in tensors)
         elif self.past:
@@ -183,7 +196,9 @@ class AttentionBlock:
     def __init__(self, builder: ModelBuilder, shape: AttentionShape) -> None:
         self.builder, self.shape = builder, shape
         hidden, q, kv = shape.hidden, shape.query_width, shape.key_width
-        if shape.fused:
+        merged = shape.query_bias == shape.key_bias and builder.merges("q_proj", "k_proj", "v_proj", "qkv_proj")
+        self.fused = shape.fused or merged
+        if self.fused:
             self.qkv = Linear(builder, q + 2 * kv, hidden, bias=shape.query_bias, name="qkv_proj")
         else:
             self.query = Linear(builder, q, hidden, bias=shape.query_bias, name="q_proj")
@@ -292,7 +307,7 @@ class AttentionBlock:
 
     def _project(self, hidden: TapeTensor, memory: TapeTensor) -> tuple[TapeTensor, TapeTensor, TapeTensor]:
         shape = self.shape
-        if shape.fused:
+        if self.fused:
             widths = (shape.query_width, shape.key_width, shape.key_width)
             query, key, value = attention_ops.split_last_axis(self.builder.tape, self.qkv(hidden), widths)
             return query, key, value
@@ -311,7 +326,7 @@ class FeedForwardBlock:
 
     def __init__(self, builder: ModelBuilder, hidden: int, shape: FeedForwardShape, experts: int = 0) -> None:
         self.tape, self.shape = builder.tape, shape
-        fused = shape.fused and shape.gated
+        fused = shape.gated and (shape.fused or builder.merges("gate_proj", "up_proj", "gate_up_proj"))
         rows = 2 * shape.width if fused else shape.width
         into = partial(Linear, builder, rows, hidden, bias=shape.bias, experts=experts)
         self.gate = into(name="gate_proj") if shape.gated and not fused else None

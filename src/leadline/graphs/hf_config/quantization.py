@@ -10,11 +10,19 @@ from typing import NamedTuple
 
 from leadline.core.documents import parse_json
 from leadline.core.errors import InvalidInput
-from leadline.core.workload import Precision
+from leadline.core.workload import Precision, Quantization
 from leadline.files.read import read_input_text
 from leadline.graphs.hf_config.families import FAMILIES
 from leadline.graphs.hf_config.fields import Config, model_values
-from leadline.graphs.hf_config.weight_formats import INT8, ScaleTensor, WeightFormat, bitsandbytes_4bit, grouped
+from leadline.graphs.hf_config.weight_formats import (
+    BY_TENSOR,
+    ENGINE_FORMATS,
+    INT8,
+    ScaleTensor,
+    WeightFormat,
+    bitsandbytes_4bit,
+    grouped,
+)
 
 MOST_CONFIG_BYTES = 2**24
 LONGEST, MOST_REPEATS = 300, 5  # characters of a pattern, and repetitions in it
@@ -144,6 +152,11 @@ def add_file_beside(config: Config, reference: str) -> tuple[Config, str]:
     return config, reference
 
 
+def chosen_quantization(chosen: Quantization) -> CheckpointQuantization:
+    """Return the quantization of all linear layers but the output layer and the routers, as engines do it on load."""
+    return CheckpointQuantization(chosen.value, ((ENGINE_FORMATS[chosen], None),), ModulePatterns([], chosen.value))
+
+
 class _Fields(NamedTuple):
     """The fields of one section, with errors that name them."""
 
@@ -214,9 +227,10 @@ Formats = WeightFormat | tuple[tuple[WeightFormat, ModulePatterns | None], ...]
 def _fp8(fields: _Fields) -> Formats:
     tile = fields.tile("weight_block_size")
     if tile is None:
-        return WeightFormat("fp8", 8, (ScaleTensor(32, 0, rows=0),))
+        return ENGINE_FORMATS[Quantization.FP8]
     rows, columns = tile
-    return WeightFormat(f"fp8 in blocks of {rows} × {columns}", 8, (ScaleTensor(32, columns, rows=rows),))
+    form = WeightFormat(f"fp8 in blocks of {rows} × {columns}", 8, (ScaleTensor(32, columns, rows=rows),))
+    return form.scaled("float8-block")
 
 
 def _gptq(fields: _Fields) -> Formats:
@@ -258,10 +272,19 @@ def _groups(fields: _Fields) -> Formats:
         if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
             raise fields.error("targets", targets, "a list of module names")
         modules = None if "Linear" in targets else ModulePatterns(targets, fields.reference)
-        formats.append((_group_format(group.inner("weights")), modules))
+        form = _group_format(group.inner("weights"))
+        formats.append((form if group.section.get("input_activations") is None else _scaled(form), modules))
     if not formats:
         raise fields.error("config_groups", groups, "an object with the weights' bits in each group")
     return tuple(formats)
+
+
+def _scaled(form: WeightFormat) -> WeightFormat:
+    """Return a format whose sources are quantized as well, if there are products of that kind."""
+    products = {"fp8": "float8", "fp4": "float4", "int8": "int8"}
+    product = products.get(form.name.partition(" ")[0], "")
+    blocks = "-block" if form.name == "fp8 in blocks" else ""
+    return form.scaled(product + blocks) if product else form
 
 
 def _group_format(weights: _Fields) -> WeightFormat:
@@ -275,7 +298,7 @@ def _group_format(weights: _Fields) -> WeightFormat:
     group = weights.group("group_size", default=0)
     name = f"{kind}{bits}" + (f" in groups of {group}" if group else "")
     if section.get("strategy") == "tensor":
-        return WeightFormat(name, bits, (ScaleTensor(32, 0, rows=0),))
+        return WeightFormat(name, bits, BY_TENSOR)
     zero_bits = bits if section.get("symmetric") is False else 0
     return grouped(name, bits, group, scale_bits=8 if small else 16, zero_bits=zero_bits)
 
@@ -285,9 +308,9 @@ def _modelopt(fields: _Fields) -> Formats:
         return _groups(fields)
     algorithm = str(fields.section.get("quant_algo")).upper()
     if algorithm == "FP8":
-        return WeightFormat("fp8", 8, (ScaleTensor(32, 0, rows=0),))
+        return ENGINE_FORMATS[Quantization.FP8]
     if algorithm == "NVFP4":
-        return grouped("nvfp4", 4, fields.group("group_size", default=16), scale_bits=8)
+        return grouped("nvfp4", 4, fields.group("group_size", default=16), scale_bits=8).scaled("float4")
     if algorithm == "W4A16_AWQ":
         return grouped("4-bit AWQ", 4, fields.group("group_size", default=128))
     raise fields.error("quant_algo", fields.section.get("quant_algo"), "FP8, NVFP4 or W4A16_AWQ")
@@ -302,10 +325,12 @@ def _torchao(fields: _Fields) -> Formats:
     word = re.sub(r"[_\W]|config", "", str(kind).lower())
     if word.startswith("int4weightonly"):
         return grouped("torchao int4", 4, options.group("group_size", default=128), zero_bits=16)
-    if word.startswith(("int8weightonly", "int8dynamicactivationint8weight")):
-        return grouped("torchao int8", 8, 0, scale_bits=32)
-    if word.startswith(("float8weightonly", "float8dynamicactivationfloat8weight")):
-        return grouped("torchao fp8", 8, 0, scale_bits=32)
+    for dtype in ("int8", "float8"):
+        form = grouped(f"torchao {dtype}", 8, 0, scale_bits=32)
+        if word.startswith(f"{dtype}weightonly"):
+            return form
+        if word.startswith(f"{dtype}dynamicactivation{dtype}weight"):
+            return form.scaled(dtype)
     raise fields.error("quant_type", kind, "a weight-only or dynamic int4, int8 or float8 of torchao")
 
 
@@ -326,7 +351,7 @@ def _quanto(fields: _Fields) -> Formats:
 
 METHODS: dict[str, Callable[[_Fields], Formats]] = {
     "fp8": _fp8,
-    "fbgemm_fp8": lambda _: grouped("fp8 by rows", 8, 0, scale_bits=32),
+    "fbgemm_fp8": lambda _: grouped("fp8 by rows", 8, 0, scale_bits=32).scaled("float8"),
     "compressed-tensors": _groups,
     "modelopt": _modelopt,
     "mxfp4": lambda _: grouped("mxfp4", 4, 32, scale_bits=8),

@@ -8,13 +8,16 @@ import math
 from enum import Enum, auto
 from typing import NamedTuple
 
+from leadline.core.workload import Quantization
+
 
 class ProductKernel(Enum):
     """How a product uses a stored weight."""
 
     FUSED = auto()  # the kernel unpacks the weight on its way, and multiplies in 16 bits
     UNPACKED = auto()  # the weight is unpacked into a temporary one before the product
-    INT8 = auto()  # the source is quantized too, and the product has integers
+    INT8 = auto()  # bitsandbytes quantizes the source too, and the product has integers
+    SCALED = auto()  # the source is quantized as the weight is, and the kernel scales the product of both
 
 
 class ScaleTensor(NamedTuple):
@@ -39,7 +42,8 @@ class ScaleTensor(NamedTuple):
 class WeightFormat(NamedTuple):
     """The bits of one weight, its scales and zero points, and the kernel of its products.
 
-    ``saved`` formats are unpacked by plain ops in training, and autograd saves the unpacked weight.
+    ``saved`` formats are unpacked by plain ops in training, and autograd saves the unpacked weight. The ``product``
+    names the arithmetic of a scaled kernel: float8, float8-block, float4 or int8.
     """
 
     name: str
@@ -47,9 +51,14 @@ class WeightFormat(NamedTuple):
     scales: tuple[ScaleTensor, ...] = ()
     kernel: ProductKernel = ProductKernel.FUSED
     saved: bool = False
+    product: str = ""
+
+    def scaled(self, product: str) -> "WeightFormat":
+        """Return the format of weights whose sources are quantized as they are."""
+        return self._replace(kernel=ProductKernel.SCALED, product=product)
 
     def parts(self, n: int, k: int) -> list[tuple[int, str]]:
-        """Return elements and dtype of each tensor of an (n, k) weight."""
+        """Return elements and dtype of each tensor of an (n, k) weight, or source."""
         packed = (n * k, "int8") if self.bits == 8 else (math.ceil(n * k * self.bits / 8), "uint8")
         return [packed, *(scale.part(n, k) for scale in self.scales)]
 
@@ -76,3 +85,21 @@ def bitsandbytes_4bit(*, double: bool = True) -> WeightFormat:
 
 
 INT8 = WeightFormat("bitsandbytes 8-bit", 8, (ScaleTensor(32, 0),), ProductKernel.INT8)
+
+BY_TENSOR = (ScaleTensor(32, 0, rows=0),)
+"""One scale for a whole weight."""
+ENGINE_FORMATS = {
+    Quantization.INT8: INT8,
+    Quantization.NF4: bitsandbytes_4bit(),
+    Quantization.AWQ: grouped("4-bit AWQ", 4, 128, zero_bits=4),
+    Quantization.GPTQ: grouped("4-bit GPTQ", 4, 128, zero_bits=4),
+    Quantization.W8A16: grouped("int8", 8, 0),
+    Quantization.W8A8: grouped("int8", 8, 0, scale_bits=32).scaled("int8"),
+    Quantization.FP8: WeightFormat("fp8", 8, BY_TENSOR).scaled("float8"),
+    Quantization.FP8_BLOCK: WeightFormat("fp8 in blocks of 128 × 128", 8, (ScaleTensor(32, 128, rows=128),)).scaled(
+        "float8-block"
+    ),
+    Quantization.MXFP8: grouped("mxfp8", 8, 32, scale_bits=8).scaled("float8"),
+    Quantization.NVFP4: grouped("nvfp4", 4, 16, scale_bits=8).scaled("float4"),
+}
+"""Formats that are chosen for inference. AWQ and GPTQ are those of most published checkpoints: groups of 128."""

@@ -41,8 +41,10 @@ class WorkloadKeywords(TypedDict, total=False):
     lengths: str
     generate: int
     paged: bool
+    kv_cache_dtype: str
     precision: str
     attention: str
+    loss: str
     launch: str
     optimizer: str
     lora: int
