@@ -69,7 +69,8 @@ def test_intervals_of_the_specs_tier_are_wide_and_hold_the_point(job):
     workload, traced = job(SMALL, steps=10)
     estimate = BOX.estimate(workload, traced, A100)
     assert Tier.SPECS is estimate.basis.tier
-    assert 1.5 < estimate.step_s.high / estimate.step_s.point < 3
+    # Its small kernels wait for a host that may be five times as slow.
+    assert 1.5 < estimate.step_s.point / estimate.step_s.low < 3 < estimate.step_s.high / estimate.step_s.point < 6
     for interval in (estimate.step_s, estimate.elapsed_s, estimate.gpu_memory_bytes, estimate.host_memory_bytes):
         assert interval.low <= interval.point <= interval.high
 

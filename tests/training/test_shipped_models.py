@@ -101,7 +101,7 @@ def test_a_transformer_in_single_precision_uses_learned_kernels(job):
 def test_a_group_without_measured_steps_has_an_assumed_interval(job):
     traced = job()
     plain = replace(traced.step, ops=tuple(op for op in traced.step.ops if op.kind.value == "gemm"))
-    model = select_kernels(device("A100 PCIe 40GB"), TracedJob(plain))
+    model = select_kernels(device("A100 SXM4 80GB"), TracedJob(plain))
     assert RooflineKernels.name == model.name
     assert model.reasons[0].startswith(
         "the interval is an assumption: no measured steps are like this job (inference in single precision"
