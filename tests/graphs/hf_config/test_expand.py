@@ -9,7 +9,7 @@ import pytest
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.graph import OpKind, Stage, StorageCategory
-from leadline.core.workload import Lengths, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.core.workload import AttentionImplementation, Lengths, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
 from leadline.estimators.memory.workspaces import attention_scratch_bytes
 from leadline.graphs.hf_config.expand import expand
 from leadline.graphs.hf_config.tape import Tape
@@ -151,7 +151,7 @@ def test_results_are_allocated_just_before_an_op_and_inputs_freed_after_it():
 
 
 def test_an_encoder_and_its_decoder_see_equally_many_tokens_with_a_note(expanded):
-    job = expanded({"model_type": "t5"}, batch=2, sequence=64)
+    job = expanded({"model_type": "t5"}, batch=2, sequence=64, attention=AttentionImplementation.SDPA)
     assert any("a target as long as the source" in note for note in job.notes)
     assert {64} == {op.dims["q"] for op in job.step.ops if op.kind is OpKind.ATTENTION}
 
