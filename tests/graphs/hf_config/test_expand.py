@@ -9,7 +9,16 @@ import pytest
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.graph import OpKind, Stage, StorageCategory
-from leadline.core.workload import AttentionImplementation, Lengths, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.core.workload import (
+    AttentionImplementation,
+    Lengths,
+    ModelKind,
+    ModelSource,
+    Optimizer,
+    Phase,
+    Precision,
+    Workload,
+)
 from leadline.estimators.memory.workspaces import attention_scratch_bytes
 from leadline.graphs.hf_config.expand import expand
 from leadline.graphs.hf_config.tape import Tape
