@@ -95,6 +95,12 @@ class Op(Frozen):
     count: int = 1  # how often the op is repeated with the same sizes (identical layers of an expanded config)
     kernels: int = 1  # device kernels one call launches (a foreach optimizer launches several)
 
+    @property
+    def scaled_dtype(self) -> str | None:
+        """Number format of a scaled product, both of whose operands are quantized; ``None`` for other ops."""
+        name = self.name.removesuffix("_scaled_mm")
+        return None if name == self.name else name.removeprefix("aten.").removesuffix("-block")
+
 
 class StorageEvent(Frozen):
     """Device memory allocated (``size_bytes > 0``) or freed (``< 0``) just before op number ``op`` runs.

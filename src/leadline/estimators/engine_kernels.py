@@ -39,7 +39,6 @@ COLD_SHARE = 0.92  # most of the bandwidth that products of large weights reach
 FUSED_PASSES = 3.0  # of a product's output through memory: norms, activations and residuals (an assumption)
 FUSED_S = 2e-6  # of a small fused kernel, beside its traffic (an assumption)
 MEMORY_SHARE = 0.8
-SCALED = "_scaled_mm"
 FOUR_BITS, EIGHT_BITS = 6.0, 12.0  # of a weight with its scales: fewer count as 4 or 8 bits
 STEP_S = 0.5e-3  # of a step beside its kernels
 # Deviations of the logarithm of an answer's time, by the errors on sources of published answers that were left out in
@@ -118,9 +117,8 @@ class EngineKernels:
     def _product_dtype(self, op: Op) -> str:
         """Return the kind of product. A GPU without its arithmetic unpacks the weights, and multiplies in 16 bits."""
         half = "bfloat16" if "bfloat16" in self.device.peak_flops_per_s else "float16"
-        if op.name.endswith(SCALED):
+        if (wanted := op.scaled_dtype) is not None:
             # Products scaled in blocks take 0.7 to 1.3 times those scaled by tensor in TensorRT-LLM and SGLang.
-            wanted = op.name.removeprefix("aten.").removesuffix(SCALED).removesuffix("-block")
             if ARITHMETIC.get(wanted, wanted) in self.device.peak_flops_per_s:
                 return wanted
             return "int4-weights" if wanted == "float4" else "int8-weights"

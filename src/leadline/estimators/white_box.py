@@ -155,7 +155,7 @@ class WhiteBox(Frozen):
 
 def runs_in_engine(workload: Workload, job: TracedJob) -> bool:
     """Return whether only a serving engine runs a job: its cache is paged, or its products are in few bits."""
-    narrow = any(op.name.endswith("_scaled_mm") for op in job.step.ops)
+    narrow = any(op.scaled_dtype for op in job.step.ops)
     return workload.phase is Phase.INFERENCE and (workload.paged or narrow)
 
 
@@ -212,7 +212,7 @@ def _predict_graph(
 
 def _slow_host_deviation(kernels_s: float, launches_s: float) -> float:
     """Return the log deviation by which an unknown host may be slower; it counts upwards only."""
-    fast_s, slow_s = (math.hypot(kernels_s**2, (times * launches_s) ** 2) ** 0.5 for times in (1.0, SLOW_HOST))
+    fast_s, slow_s = (max(kernels_s, times * launches_s) for times in (1.0, SLOW_HOST))
     return math.log(slow_s / fast_s) / NORMAL_90 if launches_s else 0.0
 
 
@@ -289,8 +289,8 @@ def _main_dtype(ops: list[Op], device: Device) -> str:
     """Return the number format of most of the arithmetic; of scaled products theirs, if the device has it."""
     weight = defaultdict[str, float](float)
     for op in ops:
-        narrow = op.name.removeprefix("aten.").removesuffix("_scaled_mm").removesuffix("-block")
-        weight[narrow if narrow in device.peak_flops_per_s else op.dtype] += op.flops * op.count
+        narrow = op.scaled_dtype
+        weight[narrow if narrow and narrow in device.peak_flops_per_s else op.dtype] += op.flops * op.count
     return max(weight, key=weight.__getitem__)
 
 

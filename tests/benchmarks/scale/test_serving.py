@@ -1,5 +1,8 @@
 """Served answers: which rows are comparable, the seconds of a request, and the memory of few bits."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 pa = pytest.importorskip("pyarrow")
@@ -7,6 +10,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 from benchmarks.scale.serving import served_answers, serving_rows  # noqa: E402 - pyarrow may be absent
 from benchmarks.scale.serving_memory import memory_rows  # noqa: E402 - see above
+from leadline.app.estimate.step_estimators import ENGINE_ERRORS  # noqa: E402 - see above
 
 USUAL = {
     "source_id": "aic-silicon", "engine": "vllm", "model": "meta-llama/Llama-3.1-8B-Instruct", "quant": "fp8",
@@ -75,3 +79,13 @@ def test_memory_is_that_of_the_format(tmp_path):
     rows = memory_rows(tmp_path)
     assert [(each.name.split(", ")[1].split(":")[0], each.n) for each in rows] == [("NF4", 1), ("bf16", 1)]
     assert all(each.value < 8 for each in rows)
+
+
+def test_the_errors_that_estimates_name_are_those_of_the_last_run():
+    results = Path(__file__).parents[3] / "benchmarks" / "results" / "scale.json"
+    rows = json.loads(results.read_text(encoding="utf-8"))["rows"]
+    served = [row for row in rows if row["name"].startswith("serving, ") and row["name"].endswith(": median error")]
+    for experts in (False, True):
+        group = [row for row in served if ("experts" in row["name"]) == experts and "all" not in row["name"]]
+        low, *_, high = sorted(row["value"] for row in group)
+        assert f"{low:.0f} to {high:.0f} % on {sum(row['n'] for row in group)} " in ENGINE_ERRORS

@@ -66,7 +66,7 @@ def _product(op: Op, ways: int, width: int) -> Op:
     share = cut["n"] * cut["k"] / (n * k)
     # The weight may be in few bits, and the source as well in a scaled product.
     source = op.bytes_read * m / (m + n)
-    if not op.name.endswith("_scaled_mm"):
+    if op.scaled_dtype is None:
         source = min(float(m * k * BYTES_PER_ELEMENT.get(op.dtype, 4)), op.bytes_read)
     return replace(
         op, dims={**op.dims, **cut}, flops=op.flops * share,
