@@ -329,6 +329,9 @@ class NetworkRate(Frozen):
     per_gpu: bool = False
 
 
+TRACE_LIMIT_S = 180.0
+
+
 class Workload(Frozen):
     """A training or inference job, independent of where it runs.
 
@@ -353,6 +356,7 @@ class Workload(Frozen):
     gpus: int = 1
     needs_gpus: bool = False  # True if the user or a launcher asked for GPUs: a place without any is no candidate
     name: str = ""
+    trace_limit_s: float = TRACE_LIMIT_S  # of a script, to its second training step
     compiled: bool = False  # use the graph that the framework's compiler makes for each device
     defaulted: tuple[str, ...] = ()  # fields that a default filled, for the output
     parallelism: Parallelism = Parallelism()

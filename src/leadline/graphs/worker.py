@@ -1,28 +1,37 @@
 """Run a worker in the user's own Python, and read its answer."""
 
 import json
+import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from leadline.core.documents import from_json
-from leadline.core.errors import InvalidInput, Untraceable
+from leadline.core.errors import InvalidInput, Untraceable, excerpt
 from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.workload import Workload
 from leadline.files.read import is_file, read_input
 
+LAST_LINES, LONGEST_LINE = 2, 160
+"""How much of the output of a failed script a message shows: lines, and characters of each."""
+_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+
 BOOTSTRAP = Path(__file__).parent / "torch" / "worker" / "bootstrap.py"
 
 
 class WorkerFailure(Frozen):
-    """Why there is no trace, the user's line, and the device type under which there may be one."""
+    """Why there is no trace, the user's line, and the device type under which there may be one.
+
+    ``shows_output`` is true if what the script printed last tells more.
+    """
 
     reason: str
     location: str | None = None
     retry: str | None = None
+    shows_output: bool = False
 
 
 class WorkerAnswer(Frozen):
@@ -77,6 +86,8 @@ def run_worker(
     if not (answer.failure or answer.job or answer.text):
         answer = WorkerAnswer(WorkerFailure(_exit_reason(completed, target, request["wall_s"])))
     failure = answer.failure or confined.failure
+    if failure and failure.shows_output and (printed := _last_lines(completed)):
+        failure = replace(failure, reason=f"{failure.reason}; it printed last: {printed}")
     return replace(answer, failure=failure, confinement=confined.confinement, harm=confined.harm)
 
 
@@ -92,5 +103,14 @@ def _read(file: Path, target: str) -> WorkerAnswer:
 def _exit_reason(completed: CompletedProcess, target: str, wall_s: float) -> str:
     if completed.timed_out:
         return f"{target} was still running after {wall_s:g} s; make its first steps shorter or smaller"
-    last = completed.stderr.strip().rpartition("\n")[2].strip() or "it printed no error"
+    last = _last_lines(completed) or "it printed nothing"
     return f"the process of {target} ended with exit code {completed.returncode} before it could answer: {last}"
+
+
+def _last_lines(completed: CompletedProcess) -> str:
+    """Return the last line of the errors, else of the output, without colors and what a progress bar wrote over."""
+    for text in (completed.stderr, completed.stdout):
+        lines = (_ANSI.sub("", line).strip().rpartition("\r")[2].strip() for line in text.splitlines())
+        if shown := list(filter(None, lines))[-LAST_LINES:]:
+            return " / ".join(excerpt(line, LONGEST_LINE) for line in shown)
+    return ""

@@ -53,7 +53,7 @@ WORKLOAD_HELP = (
 )
 PLACES_HELP = "Places, the preferred one first: local, SYSTEM:PARTITION, slurm or slurm:PARTITION. Default: local."
 
-FILES_ONLY = ("name", "input", "lengths", "load_s", "bytes_per_sample", "held_in_memory", "compile")
+FILES_ONLY = ("name", "input", "lengths", "load_s", "bytes_per_sample", "held_in_memory", "compile", "trace_limit")
 """Options of a workload that the tools leave to its file and to the command line."""
 
 

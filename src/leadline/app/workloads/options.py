@@ -83,6 +83,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpointing: bool | None = None
     recompute: str | None = None
     compile: bool | None = None
+    trace_limit: int | None = None
     gpus: int | None = None
     power_limit: str | None = None
     tensor_parallel: int | None = None

@@ -28,6 +28,7 @@ from leadline.core.errors import InvalidInput, LeadlineError, UnknownName, excer
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.units import parse_bytes
 from leadline.core.workload import (
+    TRACE_LIMIT_S,
     AttentionImplementation,
     Dataset,
     InputShape,
@@ -262,6 +263,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         paged=bool(options.paged),
         name=options.name or _name_of(source),
         compiled=bool(options.compile),
+        trace_limit_s=options.trace_limit or TRACE_LIMIT_S,
         defaulted=tuple(name for name in _REPORTED if getattr(options, name) is None),
     )
 
@@ -305,6 +307,8 @@ def _refuse_without_effect(kind: ModelKind, options: WorkloadOptions) -> None:
         raise InvalidInput(
             "--compile is for JAX functions: name one, as in step.py:build; for torch.compile, use --fusion compiler"
         )
+    if options.trace_limit is not None and kind is not ModelKind.COMMAND:
+        raise InvalidInput(f"--trace-limit is {options.trace_limit}, but only a script is traced so: leave it out")
     if options.launch and kind in (ModelKind.HLO, ModelKind.JAX_FUNCTION):
         raise InvalidInput(f"--launch is {options.launch[:40]}, but XLA launches a whole module: leave it out")
 

@@ -9,12 +9,11 @@ from typing import Any
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.graph import TracedJob
 from leadline.core.processes import ProcessRunner
-from leadline.core.workload import Precision, Workload
+from leadline.core.workload import TRACE_LIMIT_S, Precision, Workload
 from leadline.graphs.torch.command import PythonCommand, parse_command
 from leadline.graphs.torch.compiled_memory import drop_recomputed_tensors
 from leadline.graphs.worker import WorkerAnswer, function_request, run_worker
 
-TIMEOUT_S = 180.0
 START_S = 60.0
 """Extra time for importing torch and writing the answer."""
 BUSY_FACTOR = 4
@@ -26,7 +25,7 @@ def trace_command(
     *,
     runner: ProcessRunner,
     device_type: str = "cuda",
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float = TRACE_LIMIT_S,
     cwd: Path | None = None,
 ) -> TracedJob:
     """Run the user's unmodified command for three steps on a simulated device and return the step it would run.
@@ -98,7 +97,7 @@ def trace_function(workload: Workload, *, runner: ProcessRunner, device_type: st
         raise Untraceable(reason, note=error.note) from error
 
 
-def _base_request(device_type: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+def _base_request(device_type: str, timeout_s: float = TRACE_LIMIT_S) -> dict[str, Any]:
     if device_type not in ("cuda", "cpu"):
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
     request = {"worker": "leadline.graphs.torch.worker.main", "device_type": device_type}

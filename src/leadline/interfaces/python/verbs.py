@@ -56,6 +56,7 @@ class WorkloadKeywords(TypedDict, total=False):
     checkpointing: bool
     recompute: str
     compile: bool
+    trace_limit: int
     gpus: int
     power_limit: str
     tensor_parallel: int

@@ -49,7 +49,7 @@ def test_waiting_for_a_processor_does_not_count():
 
 def test_clocks_between_which_the_processor_was_lost_are_read_again(monkeypatch):
     waited_s = iter([1.0, 1.3, 1.3, 1.3])
-    monkeypatch.setattr(session, "_queued_s", lambda _: next(waited_s))
+    monkeypatch.setattr(session, "thread_queued_s", lambda _: next(waited_s))
     monkeypatch.setattr(session, "TASKS", session.THIS_THREAD / "no_other_thread")
     monkeypatch.setattr(session, "THIS_THREAD", session.TASKS)
     assert read_times().queued_s == 1.3

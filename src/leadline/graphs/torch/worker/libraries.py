@@ -7,8 +7,9 @@ import os
 import site
 import sys
 import sysconfig
+import traceback
 from pathlib import Path
-from typing import FrozenSet, Iterable, Iterator, Set
+from typing import FrozenSet, Iterable, Iterator, Optional, Set
 from urllib.parse import unquote, urlparse
 
 GRAPHS_FOLDER = str(Path(__file__).absolute().parents[2]) + os.sep
@@ -40,6 +41,13 @@ def is_user_file(path: str, script_folder: str) -> bool:
         return False
     libraries = (*_installed(), *_editable_projects(), *_module_paths(_preloaded), *_module_paths(FRAMEWORKS))
     return not any(_is_within(path, library) and not _is_within(script_folder, library) for library in libraries)
+
+
+def last_user_line(calls: "traceback.StackSummary") -> Optional[str]:
+    """Return ``file:line`` of the innermost of some calls that is in the user's own code, if any is."""
+    folder = str(Path(sys.argv[0]).absolute().parent)
+    lines = (f"{call.filename}:{call.lineno}" for call in reversed(calls) if is_user_file(call.filename, folder))
+    return next(lines, None)
 
 
 def _is_within(path: str, folder: str) -> bool:

@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import runpy
-import signal
 import socket
 import sys
 import time
@@ -16,14 +15,13 @@ from pathlib import Path
 from typing import Any, Dict, NoReturn, Optional
 
 from leadline.graphs.torch.worker.confinement import Confinement
-from leadline.graphs.torch.worker.libraries import is_user_file
+from leadline.graphs.torch.worker.libraries import last_user_line
 from leadline.graphs.torch.worker.loops import MOST_COUNT
 from leadline.graphs.torch.worker.session import ScriptFailure, StopTrace, TraceSession, resident_bytes
+from leadline.graphs.torch.worker.watchdog import Watchdog, time_failure
 
 ORPHAN_S = 120
 """Seconds after its wall-clock limit that a worker ends itself, in case its parent is gone."""
-CHECK_S = 5.0
-"""Seconds between checks of the time limit, once the wall clock has passed it."""
 
 
 def serve(request: Dict[str, Any], confinement: Confinement) -> None:
@@ -81,7 +79,8 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     # A fake op would load it later, and its time would count as the script's.
     importlib.import_module("torch.fx.experimental.symbolic_shapes")
     session.began_s, session.began_bytes = time.process_time(), resident_bytes()
-    with recorder:
+    # A script that sleeps calls no hook.
+    with Watchdog(session, lambda answer: end_with(answer, request)), recorder:
         _until_stopped(lambda: run(session, request), session, steps)
     window = steps.finish()
     session.facts.setdefault("world_size", session.world_size)
@@ -109,16 +108,13 @@ def install_hooks(session: TraceSession) -> Any:
 
 def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
     """Run the script. An error after training, while evaluation is traced, only becomes a note."""
-    # A script that sleeps calls no hook. It may take the signal for itself, and then the parent's limit remains.
-    signal.signal(signal.SIGALRM, lambda *_: session.check_time())
-    signal.setitimer(signal.ITIMER_REAL, session.limit_s + CHECK_S, CHECK_S)
     try:
         run()
     except StopTrace:
         return
     except SystemExit as end:
         if end.code not in (None, 0) and not steps.evaluating:
-            raise ScriptFailure(f"the script exited with code {end.code!r}; run it once by hand to see why") from end
+            raise ScriptFailure(_exit_reason(end.code), shows_output=True) from end
     except Exception as error:
         if not steps.evaluating or steps.steady is None:
             raise
@@ -127,8 +123,6 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
         failure = failure_document(error)
         reason = failure["reason"].rpartition(";")[0]
         session.note(f"code after training is not traced: {failure['location'] or 'the script'} raised {reason}")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _run_script(session: TraceSession, request: Dict[str, Any]) -> None:
@@ -183,27 +177,36 @@ def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
 def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
     if steps.backwards and session.policy == "cuda":
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
-    if session.is_over:
-        return {"reason": "the script did not reach its second training step in the time allowed; shorten its start"}
+    if session.stopped_at or session.is_over:
+        return time_failure(session)
     if steps.backwards == 1 or steps.counts:
         return {"reason": "the script ended after one training step; give it data for at least three"}
-    return {"reason": "the script ended without a backward pass, an optimizer step or a model call on the device"}
+    reason = "the script ended without a backward pass, an optimizer step or a model call on the device"
+    return {"reason": reason, "shows_output": True}
 
 
 def failure_document(error: BaseException, advice: str = "the trace stopped here") -> Dict[str, Any]:
     """Return the reason of a failure, and the line of the user's own code where it happened."""
-    frames = traceback.extract_tb(error.__traceback__)
-    folder = str(Path(sys.argv[0]).absolute().parent)
-    user_frames = [frame for frame in frames if is_user_file(frame.filename, folder)]
-    location = f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
+    location = last_user_line(traceback.extract_tb(error.__traceback__))
     if isinstance(error, SyntaxError) and error.filename:
         location = f"{error.filename}:{error.lineno}"
     if isinstance(error, ScriptFailure):
-        return {"reason": str(error), "location": location}
+        return {"reason": str(error), "location": location, "shows_output": error.shows_output}
     message = " ".join(str(error).split())[:300].rstrip(".")
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        reason = f"the script imports {error.name}, which {sys.executable} does not have: install it there, or start "
+        return {"reason": f"{reason}the command with the Python of the job", "location": location}
     if _needs_network(error):
         advice = "the trace has no network, so download what it needs first"
+    elif isinstance(error, FileNotFoundError):
+        advice = f"the trace runs in {Path.cwd()} and needs the files that the job reads"
     return {"reason": f"{type(error).__name__}: {message or 'no message'}; {advice}", "location": location}
+
+
+def _exit_reason(code: Any) -> str:
+    if isinstance(code, int):
+        return f"the script exited with code {code}; run it once by hand to see why"
+    return f"the script exited: {' '.join(str(code).split())[:300]}"
 
 
 def _needs_network(error: Optional[BaseException]) -> bool:

@@ -4,9 +4,12 @@ import collections
 import functools
 import os
 import time
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional
+
+from leadline.graphs.torch.worker.libraries import last_user_line
 
 STATM = Path("/proc/self/statm")
 TASKS, THIS_THREAD = Path("/proc/self/task"), Path("/proc/thread-self")
@@ -61,15 +64,15 @@ def read_times() -> ThreadTimes:
     """Read all clocks of the calling thread, which takes some 10 µs per thread of the process."""
     # In a namespace of processes, /proc may have other numbers than the process itself.
     this = os.path.basename(os.readlink(THIS_THREAD)) if THIS_THREAD.exists() else ""
-    others = {entry.name: _queued_s(entry) for entry in TASKS.iterdir() if entry.name != this} if this else {}
+    others = {entry.name: thread_queued_s(entry) for entry in TASKS.iterdir() if entry.name != this} if this else {}
     known = {thread: queued_s for thread, queued_s in others.items() if queued_s is not None}
     while True:  # a thread that lost its processor between two clocks reads them again, as they disagree
-        this_s, wall_s, cpu_s = _queued_s(TASKS / this), time.monotonic(), time.thread_time()
-        if _queued_s(TASKS / this) == this_s:
+        this_s, wall_s, cpu_s = thread_queued_s(TASKS / this), time.monotonic(), time.thread_time()
+        if thread_queued_s(TASKS / this) == this_s:
             return ThreadTimes(wall_s, cpu_s, this_s, known, _read_bytes(TASKS / this / "io"))
 
 
-def _queued_s(task: Path) -> Optional[float]:
+def thread_queued_s(task: Path) -> Optional[float]:
     """Return the second field of ``schedstat``: nanoseconds on a run queue."""
     try:
         return int((task / "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
@@ -109,7 +112,11 @@ class StopTrace(BaseException):
 
 
 class ScriptFailure(Exception):
-    """The script or model cannot be traced. The message is the whole reason."""
+    """The script or model cannot be traced. The message is the whole reason, but for what the script printed last."""
+
+    def __init__(self, reason: str, *, shows_output: bool = False) -> None:
+        super().__init__(reason)
+        self.shows_output = shows_output
 
 
 @dataclass
@@ -123,6 +130,8 @@ class TraceSession:
         world_size: Processes of the job; ``local_size``: those on this node.
         began: Clocks when the trace began.
         limit_s: Time that the script may use, without waiting for a processor; a hang uses it up, too.
+        stopped_at: Line of the user's code at which the trace ended by its time limit, or because the script waits.
+        hangs: The script waits, and computes nothing.
         recorder: Recorder of the ops, set before any part of torch is replaced.
         after_backward: Functions to call when a backward pass ends.
         framework_s: Processor seconds of importing torch here.
@@ -136,6 +145,8 @@ class TraceSession:
     local_size: int = 1
     began: ThreadTimes = field(default_factory=read_times)
     limit_s: float = float("inf")
+    stopped_at: Optional[str] = None
+    hangs: bool = False
     low_confidence: bool = False
     compiled: bool = False
     notes: List[str] = field(default_factory=list)
@@ -177,4 +188,9 @@ class TraceSession:
     def check_time(self) -> None:
         """End the script when its time limit is reached."""
         if self.is_over:
-            raise StopTrace
+            self.stop()
+
+    def stop(self) -> NoReturn:
+        """End the script, and keep its line."""
+        self.stopped_at = last_user_line(traceback.extract_stack())
+        raise StopTrace
