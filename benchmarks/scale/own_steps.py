@@ -98,6 +98,7 @@ def options_of(asked: Measured) -> WorkloadOptions:
         attention=None if asked["model"] in EAGER_ALONE else asked["attention"],
         optimizer=OPTIMIZERS[asked["optimizer"]], accumulate=asked["accumulation"],
         checkpointing=asked["recompute"] or None, lora_targets=asked["adapter"] or None,
+        fusion="liger" if asked["fused"] else None, loss="fused" if asked["fused"] is True else None,
         # A plain loop: half precision is that of the weights, without autocast around the adapters.
         peft=f"lora:r={asked['rank']},autocast={asked['precision'] == 'amp'}".lower() if asked["rank"] else None,
     )  # fmt: skip

@@ -185,6 +185,7 @@ class Fusion(StrEnum):
     """How the ops between products run."""
 
     NONE = "none"  # one by one, as in transformers
+    LIGER = "liger"  # Liger Kernel's norms, gated activations and rotary positions, which hold less for backward
     COMPILER = "compiler"  # fused by torch.compile
     LIBRARY = "library"  # hand-written kernels, as in Megatron Core, NeMo and Transformer Engine
 
@@ -231,6 +232,11 @@ class Parallelism(Frozen):
     shard_group: int = 0  # GPUs that share one copy of the weights (HSDP); 0 for all replicas
     fusion: Fusion | None = None
     overlap: Overlap | None = None
+
+    @property
+    def undivided(self) -> "Parallelism":
+        """Layout of the whole model on one GPU, with the fusion that its op graph shows."""
+        return Parallelism(fusion=self.fusion if self.fusion is Fusion.LIGER else None)
 
     @property
     def parts(self) -> int:

@@ -8,10 +8,19 @@ from leadline.core.documents import parse_json
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, TracedJob
-from leadline.core.workload import AttentionImplementation, LossKernel, Phase, Precision, Quantization, Workload
+from leadline.core.workload import (
+    AttentionImplementation,
+    Fusion,
+    LossKernel,
+    Phase,
+    Precision,
+    Quantization,
+    Workload,
+)
 from leadline.files.read import read_input_text
 from leadline.graphs.hf_config.families import (
     FAMILIES,
+    LIGER_FAMILIES,
     read_attention,
     read_model_shape,
     use_attention,
@@ -86,6 +95,8 @@ def _read_shape(workload: Workload, config: dict[str, Any]) -> tuple[ModelShape,
     notes = [vision_note] if vision_note else []
     if missing_fields:
         notes.append(f"{reference} leaves out {', '.join(missing_fields)}: published defaults are used")
+    if workload.parallelism.fusion is Fusion.LIGER and shape.family in ("mixtral", "qwen3_moe"):
+        notes.append("Liger Kernel's experts hold less for the backward pass than is counted")
     if config.get("num_nextn_predict_layers"):
         notes.append("the layers for multi-token prediction are not counted: transformers does not load them")
     if workload.attention is None and kernel is not None:
@@ -108,6 +119,8 @@ def _check_shape(workload: Workload, shape: ModelShape, config: dict[str, Any], 
     head = shape.head
     if workload.loss is LossKernel.FUSED and (not head.outputs or head.transform or head.pooled or head.bias):
         raise InvalidInput(f"--loss fused is for models that predict the next token, not this {shape.family}")
+    if workload.parallelism.fusion is Fusion.LIGER and shape.family not in LIGER_FAMILIES:
+        raise InvalidInput(f"Liger Kernel has no kernels for {shape.family}: leave out --fusion liger")
     vision = shape.vision if isinstance(shape, StackShape) else None
     if vision is not None and choices.sequence < vision.tokens:
         raise InvalidInput(f"--seq {choices.sequence} is shorter than one image, which has {vision.tokens} tokens")
@@ -190,7 +203,8 @@ class _Run(Frozen):
         dtype = "float32" if training and widens_weights(quantization) else precision.weights
         return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
                      last_only=workload.generated is not None,
-                     fused_loss=workload.loss is LossKernel.FUSED, paged=workload.paged, adapters=plan,
+                     fused_loss=workload.loss is LossKernel.FUSED,
+                     liger=workload.parallelism.fusion is Fusion.LIGER, paged=workload.paged, adapters=plan,
                      cache_dtype=workload.cache_dtype.stored if workload.cache_dtype else None,
                      quantization=quantization)  # fmt: skip
 
