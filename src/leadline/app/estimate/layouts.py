@@ -14,7 +14,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
 from leadline.core.ports import GraphSource
 from leadline.core.units import format_bytes, format_duration
-from leadline.core.workload import Fusion, ModelKind, Parallelism, Phase, Recompute, Workload
+from leadline.core.workload import Fusion, ModelKind, Phase, Recompute, Workload
 from leadline.estimators.gpu_memory_interval import predict_gpu_memory
 from leadline.estimators.memory.device import PeakMemory, job_peak, usable_bytes
 from leadline.estimators.memory.workspaces import Workspaces
