@@ -84,7 +84,7 @@ def write_configuration(asked: Measured, folder: Path) -> Path:
     """Write the ``config.json`` of a configuration's model into a folder of its own."""
     path = folder / str(asked["model"]) / "config.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(MODELS[asked["model"]]), encoding="utf-8")
+    path.write_text(json.dumps({**MODELS[asked["model"]], "use_cache": asked["phase"] == "decode"}), encoding="utf-8")
     return path
 
 

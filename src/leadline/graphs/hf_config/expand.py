@@ -26,6 +26,7 @@ from leadline.graphs.hf_config.families import (
     use_attention,
     use_engine_attention,
 )
+from leadline.graphs.hf_config.fields import model_values
 from leadline.graphs.hf_config.generation import CACHE_BLOCK, CacheLayout, cache_layout, expand_decode_steps
 from leadline.graphs.hf_config.model import TransformerModel
 from leadline.graphs.hf_config.modules import ModelBuilder
@@ -48,7 +49,7 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
 
     Defaults, each named in a note: one sample per batch, a sequence of the model's maximum up to 2,048 tokens, bf16
     with AdamW in training, the configuration's own dtype in inference. The ``quantization_config`` of a checkpoint
-    holds in inference and under adapters.
+    holds in inference and under adapters. Training keeps keys and values unless the file has ``"use_cache": false``.
 
     Raises:
         InvalidInput: The file cannot be read, a size is not usable, the sequence is longer than the model's, a model
@@ -59,7 +60,8 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     shape, shape_notes = _read_shape(workload, config)
     choices = choose_settings(workload, shape, config)
     _check_shape(workload, shape, config, choices)
-    run = _Run(workload, shape, choices, cuda=device_type == "cuda")
+    caching = workload.phase is Phase.INFERENCE or next(model_values(config, "use_cache"), True) is not False
+    run = _Run(workload, shape, choices, cuda=device_type == "cuda", caching=caching)
     graph, layout, adapters = run.prefill(choices.sequence)
     between = (choices.sequence + choices.longest) // 2
     longer = [run.prefill(length)[0] for length in (between, choices.longest) if length > choices.sequence]
@@ -159,6 +161,7 @@ class _Run(Frozen):
     shape: ModelShape
     choices: RunSettings
     cuda: bool
+    caching: bool
 
     def prefill(self, sequence: int) -> tuple[OpGraph, CacheLayout, str]:
         """Return a training step or the pass over whole sequences, the layout of its cache, and a note on adapters."""
@@ -201,7 +204,8 @@ class _Run(Frozen):
         if workload.quantization is not None and training:
             quantization = INT8 if workload.quantization is Quantization.INT8 else bitsandbytes_4bit()
         dtype = "float32" if training and widens_weights(quantization) else precision.weights
-        return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
+        return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving,
+                     caching=self.caching and not saving,
                      last_only=workload.generated is not None,
                      fused_loss=workload.loss is LossKernel.FUSED,
                      liger=workload.parallelism.fusion is Fusion.LIGER, paged=workload.paged, adapters=plan,

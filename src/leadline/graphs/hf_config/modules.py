@@ -269,10 +269,14 @@ class AttentionBlock:
         causal = shape.causal and memory is None and bias is None
         if bias is not None and bias.slot is not None:
             bias = attention_ops.copy_tensor(tape, bias, "where")
-        return attention_ops.fused_attention(
+        mixed = attention_ops.fused_attention(
             tape, query, key, value, causal=causal, window=shape.window, cuda=self.builder.cuda, bias=bias,
             sinks=self.sinks,
         )  # fmt: skip
+        # PyTorch's flash attention keeps the order of the queries' axes. Heads come first in queries that are joined
+        # from a rotated part and another one, and the output layer needs tokens first.
+        joined = 0 < shape.rotary < shape.head_dim and not self.builder.paged
+        return attention_ops.copy_tensor(tape, mixed, "clone") if joined and flash and bias is None else mixed
 
     def _mix_unfused(
         self, query: TapeTensor, key: TapeTensor, value: TapeTensor, bias: TapeTensor | None
