@@ -135,7 +135,7 @@ def _on_call(module: str, name: str, *, starts_processes: bool = False) -> "Call
 
 def _trace_config(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
     """Trace a configuration file; what-if questions that leave the step as it is share one trace."""
-    from leadline.core.workload import Dataset  # noqa: PLC0415 - loaded on use
+    from leadline.core.workload import Dataset, Parallelism  # noqa: PLC0415 - loaded on use
     from leadline.graphs.hf_config.quantization import FILES_BESIDE  # noqa: PLC0415 - loaded on use
 
     path = Path(workload.model.reference)
@@ -143,7 +143,7 @@ def _trace_config(workload: "Workload", *, device_type: str = "cuda") -> "Traced
     files = [file.stat() for file in (config, *map(config.with_name, FILES_BESIDE)) if file.is_file()]
     step = replace(
         workload, name="", defaulted=(), dataset=Dataset(), epochs=None, steps=None, gpus=1, needs_gpus=False,
-        parallelism=workload.parallelism.undivided, network=None, power_limit_w=None,
+        parallelism=Parallelism(fusion=workload.parallelism.fusion), network=None, power_limit_w=None,
     )  # fmt: skip
     return _expand_config(step, device_type, tuple((file.st_mtime_ns, file.st_size) for file in files))
 

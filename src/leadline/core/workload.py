@@ -234,11 +234,6 @@ class Parallelism(Frozen):
     overlap: Overlap | None = None
 
     @property
-    def undivided(self) -> "Parallelism":
-        """Layout of the whole model on one GPU, with the fusion that its op graph shows."""
-        return Parallelism(fusion=self.fusion if self.fusion is Fusion.LIGER else None)
-
-    @property
     def parts(self) -> int:
         """Number of GPUs that hold one replica of the model."""
         return self.tensor * self.pipeline * self.context

@@ -84,8 +84,3 @@ def test_experts_are_named_as_counted_too_high(expanded):
     job = expanded({**SMALL, "model_type": "mixtral", "num_local_experts": 4}, parallelism=LIGER)
     assert any("experts hold less" in note for note in job.notes)
     assert not any("experts hold less" in note for note in expanded(SMALL, parallelism=LIGER).notes)
-
-
-def test_the_whole_model_on_one_gpu_keeps_the_kernels_of_a_divided_one():
-    assert Parallelism(tensor=2, fusion=Fusion.LIGER).undivided == LIGER
-    assert Parallelism(tensor=2, fusion=Fusion.LIBRARY).undivided == Parallelism()

@@ -14,7 +14,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
 from leadline.core.ports import GraphSource
 from leadline.core.units import format_bytes, format_duration
-from leadline.core.workload import Fusion, ModelKind, Phase, Recompute, Workload
+from leadline.core.workload import Fusion, ModelKind, Parallelism, Phase, Recompute, Workload
 from leadline.estimators.gpu_memory_interval import predict_gpu_memory
 from leadline.estimators.memory.device import PeakMemory, job_peak, usable_bytes
 from leadline.estimators.memory.workspaces import Workspaces
@@ -130,8 +130,8 @@ class _Search:
         kept = Recompute.FULL if recompute is Recompute.FULL else Recompute.NONE
         if (batch, kept) not in self._jobs:
             alone = replace(
-                self.workload, gpus=1, parallelism=self.base.undivided, batch=batch, accumulation=1, recompute=kept,
-                automatic_layout=False,
+                self.workload, gpus=1, parallelism=Parallelism(fusion=self.base.fusion), batch=batch, accumulation=1,
+                recompute=kept, automatic_layout=False,
             )  # fmt: skip
             self._jobs[batch, kept] = self.expand(alone, device_type="cuda")
         return self._jobs[batch, kept]
@@ -142,7 +142,9 @@ class _Search:
             one, two = self._step(1), self._step(2)
             return replace(one, work=extend_batch(one.work, two.work, batch))
         if batch not in self._steps:
-            whole = replace(self.workload, parallelism=self.base.undivided, batch=batch, accumulation=1)
+            whole = replace(
+                self.workload, parallelism=Parallelism(fusion=self.base.fusion), batch=batch, accumulation=1
+            )
             job = self._job(batch, Recompute.NONE)
             self._steps[batch] = make_training_step(whole, job, self.device, self.fabric)
         return self._steps[batch]
