@@ -6,7 +6,7 @@ import random
 SEED = 0
 
 # Published shapes, written as their ``config.json`` has them. The names ending in "-cut" have fewer layers or experts.
-MODELS = {
+MODELS: dict[str, dict[str, object]] = {
     "llama-125m": {"model_type": "llama", "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12,
         "num_attention_heads": 12, "num_key_value_heads": 12, "vocab_size": 32000},
     "llama-1.1b": {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,

@@ -84,7 +84,7 @@ def write_configuration(asked: Measured, folder: Path) -> Path:
     """Write the ``config.json`` of a configuration's model into a folder of its own."""
     path = folder / str(asked["model"]) / "config.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(MODELS[asked["model"]]), encoding="utf-8")
+    path.write_text(json.dumps({**MODELS[asked["model"]], "use_cache": asked["phase"] == "decode"}), encoding="utf-8")
     return path
 
 
@@ -98,6 +98,7 @@ def options_of(asked: Measured) -> WorkloadOptions:
         attention=None if asked["model"] in EAGER_ALONE else asked["attention"],
         optimizer=OPTIMIZERS[asked["optimizer"]], accumulate=asked["accumulation"],
         checkpointing=asked["recompute"] or None, lora_targets=asked["adapter"] or None,
+        fusion="liger" if asked["fused"] else None, loss="fused" if asked["fused"] is True else None,
         # A plain loop: half precision is that of the weights, without autocast around the adapters.
         peft=f"lora:r={asked['rank']},autocast={asked['precision'] == 'amp'}".lower() if asked["rank"] else None,
     )  # fmt: skip

@@ -143,7 +143,7 @@ def _trace_config(workload: "Workload", *, device_type: str = "cuda") -> "Traced
     files = [file.stat() for file in (config, *map(config.with_name, FILES_BESIDE)) if file.is_file()]
     step = replace(
         workload, name="", defaulted=(), dataset=Dataset(), epochs=None, steps=None, gpus=1, needs_gpus=False,
-        parallelism=Parallelism(), network=None, power_limit_w=None,
+        parallelism=Parallelism(fusion=workload.parallelism.fusion), network=None, power_limit_w=None,
     )  # fmt: skip
     return _expand_config(step, device_type, tuple((file.st_mtime_ns, file.st_size) for file in files))
 

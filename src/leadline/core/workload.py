@@ -185,6 +185,7 @@ class Fusion(StrEnum):
     """How the ops between products run."""
 
     NONE = "none"  # one by one, as in transformers
+    LIGER = "liger"  # Liger Kernel's norms, gated activations and rotary positions, which hold less for backward
     COMPILER = "compiler"  # fused by torch.compile
     LIBRARY = "library"  # hand-written kernels, as in Megatron Core, NeMo and Transformer Engine
 

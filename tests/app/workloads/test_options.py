@@ -52,6 +52,7 @@ def test_the_rules_of_bitsandbytes_are_read(config):
         ({"phase": "inference", "generate": 8, "paged": True, "kv_cache_dtype": "int4"}, "int8"),
         ({"phase": "inference", "loss": "fused"}, "--loss is fused, but it is for the training"),
         ({"loss": "liger"}, "plain, fused"),
+        ({"phase": "inference", "fusion": "liger"}, "--fusion liger is for the training"),
     ],
 )
 def test_a_combination_without_sense_is_refused_in_one_sentence(config, options, message):

@@ -6,7 +6,7 @@ from benchmarks.scale.own_steps import _predict, measured_steps
 
 def test_measured_training_steps_are_those_that_the_options_describe():
     rows = list(measured_steps())
-    assert len(rows) == 47
+    assert len(rows) == 50
     assert {row["configuration"]["model"] for row in rows} <= MODELS.keys()
     assert {row["configuration"]["attention"] for row in rows} == {"sdpa", "eager"}
     assert {row["configuration"]["lengths"] for row in rows} == {"fixed", "varied"}

@@ -113,3 +113,21 @@ def test_the_option_is_for_configurations(tmp_path):
         read_workload([str(tmp_path / "model.onnx")], options)
     with pytest.raises(UnknownName, match="unknown attention 'fast'"):
         read_workload([str(tmp_path / "config.json")], WorkloadOptions(attention="fast"))
+
+
+@pytest.mark.parametrize(("share", "precision", "copies"), [(0.25, "bf16", 3), (1.0, "bf16", 0), (0.25, "fp32", 0)])
+def test_what_flash_attention_mixes_for_partly_rotated_heads_is_copied(expanded, share, precision, copies):
+    """Queries joined from two parts have heads first, and the kernel's output as well (PyTorch's ``empty_like``)."""
+    config = {**SMALL, "model_type": "gpt_neox", "rotary_pct": share}
+    step = expanded(config, batch=2, sequence=512, precision=Precision(precision)).step
+    assert sum(op.count for op in step.ops if op.name == "aten.clone") == copies
+
+
+def test_training_without_a_cache_holds_the_product_whose_part_the_values_are(expanded):
+    """A cache copies keys and values, and the product of all three is freed; the copy is what the kernel saves."""
+    wide = {**SMALL, "model_type": "gpt_neox", "vocab_size": 50000}  # the loss has the peak
+    cached, plain = (expanded({**wide, "use_cache": flag}, **SETTINGS).step for flag in (True, False))
+    tokens = 2 * 512 * 256 * 2
+    assert peak(plain) - peak(cached) == 3 * (3 + 1 - 2) * tokens
+    prompt = [expanded({**wide, "use_cache": flag}, phase=Phase.INFERENCE, **SETTINGS).step for flag in (True, False)]
+    assert peak(prompt[0]) == peak(prompt[1])

@@ -130,8 +130,8 @@ class _Search:
         kept = Recompute.FULL if recompute is Recompute.FULL else Recompute.NONE
         if (batch, kept) not in self._jobs:
             alone = replace(
-                self.workload, gpus=1, parallelism=Parallelism(), batch=batch, accumulation=1, recompute=kept,
-                automatic_layout=False,
+                self.workload, gpus=1, parallelism=Parallelism(fusion=self.base.fusion), batch=batch, accumulation=1,
+                recompute=kept, automatic_layout=False,
             )  # fmt: skip
             self._jobs[batch, kept] = self.expand(alone, device_type="cuda")
         return self._jobs[batch, kept]
@@ -142,7 +142,9 @@ class _Search:
             one, two = self._step(1), self._step(2)
             return replace(one, work=extend_batch(one.work, two.work, batch))
         if batch not in self._steps:
-            whole = replace(self.workload, parallelism=Parallelism(), batch=batch, accumulation=1)
+            whole = replace(
+                self.workload, parallelism=Parallelism(fusion=self.base.fusion), batch=batch, accumulation=1
+            )
             job = self._job(batch, Recompute.NONE)
             self._steps[batch] = make_training_step(whole, job, self.device, self.fabric)
         return self._steps[batch]

@@ -47,8 +47,10 @@ def read_parallelism(options: WorkloadOptions) -> Parallelism:
     )
 
 
-def check_layout(options: WorkloadOptions, phase: Phase) -> None:
+def check_layout(options: WorkloadOptions, kind: ModelKind, phase: Phase) -> None:
     """Refuse layouts of training in inference, and an automatic layout beside options that it chooses.
+
+    Refuse Liger Kernel where no op graph by formula shows it.
 
     Raises:
         InvalidInput: two options contradict each other.
@@ -57,6 +59,8 @@ def check_layout(options: WorkloadOptions, phase: Phase) -> None:
     for name in TRAINING_ONLY if phase is not Phase.TRAINING else ():
         if getattr(options, name) is not None:
             raise InvalidInput(f"--{name.replace('_', '-')} is for training: leave it out of inference")
+    if options.fusion == Fusion.LIGER and (kind is not ModelKind.HF_CONFIG or phase is not Phase.TRAINING):
+        raise InvalidInput("--fusion liger is for the training of a config.json: leave it out")
     if options.layout not in (None, "auto"):
         raise UnknownName("layout", options.layout, ["auto"])
     if options.layout is None and options.global_batch is not None:

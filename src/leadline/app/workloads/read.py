@@ -216,7 +216,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     launched, _, launched_on_gpus = count_launched_processes(source.argv)
     gpus = options.gpus or launched
     parallelism = read_parallelism(options)
-    check_layout(options, phase)
+    check_layout(options, source.kind, phase)
     parallelism.copies(gpus)
     precision = parse_choice(Precision, PRECISION_ALIASES.get(options.precision or "", options.precision), "precision")
     check_narrow_products(precision, source.kind, options)

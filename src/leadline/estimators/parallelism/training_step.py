@@ -147,7 +147,7 @@ class StepTable:
         self.scaled_by_block = column(lambda s: s.dtype in ("mxfloat8", "float4")) > 0
         self.full = column(lambda s: s.recompute is Recompute.FULL)
         self.selective = column(lambda s: s.recompute is Recompute.SELECTIVE)
-        self.fused = column(lambda s: s.fusion is not Fusion.NONE) > 0
+        self.fused = column(lambda s: s.fusion in (Fusion.COMPILER, Fusion.LIBRARY)) > 0
         self.library = column(lambda s: s.fusion is Fusion.LIBRARY) > 0
         self.kernels = column(_kernels)
         self.update_kernels = column(_update_kernels)

@@ -38,6 +38,18 @@ def rotate_positions(tape: Tape, source: TapeTensor, angles: TapeTensor, width: 
     return tape.node(rotate(source), lambda gradient: tape.send(slot, rotate(gradient, backward=True)), source)
 
 
+def rotate_in_place(tape: Tape, source: TapeTensor, angles: TapeTensor) -> TapeTensor:
+    """Rotate queries or keys by their positions with Liger Kernel, which writes over them and over their gradients."""
+    n, slot = source.elements, source.slot
+    tape.op("rope", OpKind.ELEMENTWISE, [source, angles], [source], flops=3.0 * n)
+
+    def backward(gradient: TapeTensor) -> None:
+        tape.op("rope", OpKind.ELEMENTWISE, [gradient, angles], [gradient], flops=3.0 * n)
+        tape.send(slot, gradient)
+
+    return tape.node(source.view(*source.shape), backward, source)
+
+
 def fused_attention(
     tape: Tape,
     query: TapeTensor,

@@ -8,15 +8,25 @@ from leadline.core.documents import parse_json
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, TracedJob
-from leadline.core.workload import AttentionImplementation, LossKernel, Phase, Precision, Quantization, Workload
+from leadline.core.workload import (
+    AttentionImplementation,
+    Fusion,
+    LossKernel,
+    Phase,
+    Precision,
+    Quantization,
+    Workload,
+)
 from leadline.files.read import read_input_text
 from leadline.graphs.hf_config.families import (
     FAMILIES,
+    LIGER_FAMILIES,
     read_attention,
     read_model_shape,
     use_attention,
     use_engine_attention,
 )
+from leadline.graphs.hf_config.fields import model_values
 from leadline.graphs.hf_config.generation import CACHE_BLOCK, CacheLayout, cache_layout, expand_decode_steps
 from leadline.graphs.hf_config.model import TransformerModel
 from leadline.graphs.hf_config.modules import ModelBuilder
@@ -39,7 +49,7 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
 
     Defaults, each named in a note: one sample per batch, a sequence of the model's maximum up to 2,048 tokens, bf16
     with AdamW in training, the configuration's own dtype in inference. The ``quantization_config`` of a checkpoint
-    holds in inference and under adapters.
+    holds in inference and under adapters. Training keeps keys and values unless the file has ``"use_cache": false``.
 
     Raises:
         InvalidInput: The file cannot be read, a size is not usable, the sequence is longer than the model's, a model
@@ -50,7 +60,8 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     shape, shape_notes = _read_shape(workload, config)
     choices = choose_settings(workload, shape, config)
     _check_shape(workload, shape, config, choices)
-    run = _Run(workload, shape, choices, cuda=device_type == "cuda")
+    caching = workload.phase is Phase.INFERENCE or next(model_values(config, "use_cache"), True) is not False
+    run = _Run(workload, shape, choices, cuda=device_type == "cuda", caching=caching)
     graph, layout, adapters = run.prefill(choices.sequence)
     between = (choices.sequence + choices.longest) // 2
     longer = [run.prefill(length)[0] for length in (between, choices.longest) if length > choices.sequence]
@@ -86,6 +97,8 @@ def _read_shape(workload: Workload, config: dict[str, Any]) -> tuple[ModelShape,
     notes = [vision_note] if vision_note else []
     if missing_fields:
         notes.append(f"{reference} leaves out {', '.join(missing_fields)}: published defaults are used")
+    if workload.parallelism.fusion is Fusion.LIGER and shape.family in ("mixtral", "qwen3_moe"):
+        notes.append("Liger Kernel's experts hold less for the backward pass than is counted")
     if config.get("num_nextn_predict_layers"):
         notes.append("the layers for multi-token prediction are not counted: transformers does not load them")
     if workload.attention is None and kernel is not None:
@@ -108,6 +121,8 @@ def _check_shape(workload: Workload, shape: ModelShape, config: dict[str, Any], 
     head = shape.head
     if workload.loss is LossKernel.FUSED and (not head.outputs or head.transform or head.pooled or head.bias):
         raise InvalidInput(f"--loss fused is for models that predict the next token, not this {shape.family}")
+    if workload.parallelism.fusion is Fusion.LIGER and shape.family not in LIGER_FAMILIES:
+        raise InvalidInput(f"Liger Kernel has no kernels for {shape.family}: leave out --fusion liger")
     vision = shape.vision if isinstance(shape, StackShape) else None
     if vision is not None and choices.sequence < vision.tokens:
         raise InvalidInput(f"--seq {choices.sequence} is shorter than one image, which has {vision.tokens} tokens")
@@ -146,6 +161,7 @@ class _Run(Frozen):
     shape: ModelShape
     choices: RunSettings
     cuda: bool
+    caching: bool
 
     def prefill(self, sequence: int) -> tuple[OpGraph, CacheLayout, str]:
         """Return a training step or the pass over whole sequences, the layout of its cache, and a note on adapters."""
@@ -188,9 +204,11 @@ class _Run(Frozen):
         if workload.quantization is not None and training:
             quantization = INT8 if workload.quantization is Quantization.INT8 else bitsandbytes_4bit()
         dtype = "float32" if training and widens_weights(quantization) else precision.weights
-        return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
+        return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving,
+                     caching=self.caching and not saving,
                      last_only=workload.generated is not None,
-                     fused_loss=workload.loss is LossKernel.FUSED, paged=workload.paged, adapters=plan,
+                     fused_loss=workload.loss is LossKernel.FUSED,
+                     liger=workload.parallelism.fusion is Fusion.LIGER, paged=workload.paged, adapters=plan,
                      cache_dtype=workload.cache_dtype.stored if workload.cache_dtype else None,
                      quantization=quantization)  # fmt: skip
 

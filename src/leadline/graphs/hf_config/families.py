@@ -14,6 +14,13 @@ from leadline.graphs.hf_config.shape import AttentionShape, EncoderDecoderShape,
 Reader = Callable[[ConfigFields, FamilyStyle], ModelShape]
 
 
+LIGER_FAMILIES = (
+    "gemma", "gemma2", "gemma3_text", "gpt_oss", "granite", "llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2",
+    "qwen3", "qwen3_moe",
+)  # fmt: skip
+"""Families whose layers Liger Kernel replaces (``MODEL_TYPE_TO_APPLY_LIGER_FN``, August 2026)."""
+
+
 def read_model_shape(config: Config, reference: str) -> tuple[ModelShape, tuple[str, ...]]:
     """Return the shape of a configuration, and the fields it leaves out. ``reference`` names it in errors.
 

@@ -29,6 +29,7 @@ class ModelBuilder:
             the loss is known, except under checkpointing.
         last_only: Score the last token alone, as generation does.
         fused_loss: Compute the loss without the scores of all tokens, where the head allows it.
+        liger: RMS norms, gated activations and rotary positions are one kernel each, as Liger Kernel has them.
         paged: The cache is written into blocks.
         cache_dtype: Type of the numbers in these blocks; ``None`` for that of the keys and values.
         past: Cache that a decode step starts from, by layer. The step consumes it.
@@ -48,6 +49,7 @@ class ModelBuilder:
     caching: bool = True
     last_only: bool = False
     fused_loss: bool = False
+    liger: bool = False
     paged: bool = False
     cache_dtype: str | None = None
     past: list[CachedTensor] = field(default_factory=list)
@@ -175,13 +177,15 @@ class Norm:
     """
 
     def __init__(self, builder: ModelBuilder, kind: str, *shape: int) -> None:
-        self.tape, self.kind = builder.tape, kind
+        self.tape, self.kind, self.liger = builder.tape, kind, builder.liger
         self.weight = None if kind == "bare" else builder.weight(*shape, saved=builder.trains("norms"))
         self.bias = builder.weight(*shape, saved=builder.trains("norms")) if kind == "layer" else None
 
     def __call__(self, source: TapeTensor) -> TapeTensor:
         """Return ``source`` normalized."""
         tape = self.tape
+        if self.liger and self.weight is not None and self.kind in ("rms", "rms-wide"):
+            return ops.fused_rms_norm(tape, source, self.weight, in_place=self.kind == "rms")
         if self.kind == "rms-wide" and self.weight is not None:
             normal = ops.unfused_norm(tape, tape.cast(source, "float32"), None, centered=False)
             return tape.cast(ops.multiply(tape, normal, self.weight), source.dtype)
@@ -232,7 +236,9 @@ class AttentionBlock:
             key = self._normalize(self.key_norm, key, shape.kv_heads)
         query = query.view(batch, shape.heads, sequence, shape.head_dim)
         key, value = (tensor.view(batch, shape.kv_heads, keys, shape.head_dim) for tensor in (key, value))
-        if angles is not None and shape.rotary:
+        if angles is not None and shape.rotary and self.builder.liger and shape.rotary == shape.head_dim:
+            query, key = (attention_ops.rotate_in_place(tape, tensor, angles) for tensor in (query, key))
+        elif angles is not None and shape.rotary:
             query, key = (attention_ops.rotate_positions(tape, tensor, angles, shape.rotary) for tensor in (query, key))
         if self.prefix:
             key, value = (tokens.prepend(tensor, 2) for tokens, tensor in zip(self.prefix, (key, value), strict=True))
@@ -263,10 +269,14 @@ class AttentionBlock:
         causal = shape.causal and memory is None and bias is None
         if bias is not None and bias.slot is not None:
             bias = attention_ops.copy_tensor(tape, bias, "where")
-        return attention_ops.fused_attention(
+        mixed = attention_ops.fused_attention(
             tape, query, key, value, causal=causal, window=shape.window, cuda=self.builder.cuda, bias=bias,
             sinks=self.sinks,
         )  # fmt: skip
+        # PyTorch's flash attention keeps the order of the queries' axes. Heads come first in queries that are joined
+        # from a rotated part and another one, and the output layer needs tokens first.
+        joined = 0 < shape.rotary < shape.head_dim and not self.builder.paged
+        return attention_ops.copy_tensor(tape, mixed, "clone") if joined and flash and bias is None else mixed
 
     def _mix_unfused(
         self, query: TapeTensor, key: TapeTensor, value: TapeTensor, bias: TapeTensor | None
@@ -325,7 +335,7 @@ class FeedForwardBlock:
     """Two or three linear layers around a pointwise function."""
 
     def __init__(self, builder: ModelBuilder, hidden: int, shape: FeedForwardShape, experts: int = 0) -> None:
-        self.tape, self.shape = builder.tape, shape
+        self.tape, self.shape, self.liger = builder.tape, shape, builder.liger
         fused = shape.gated and (shape.fused or builder.merges("gate_proj", "up_proj", "gate_up_proj"))
         rows = 2 * shape.width if fused else shape.width
         into = partial(Linear, builder, rows, hidden, bias=shape.bias, experts=experts)
@@ -339,10 +349,14 @@ class FeedForwardBlock:
         if shape.gated:
             if self.gate is None:
                 gate, inner = attention_ops.split_last_axis(tape, self.up(hidden), (shape.width, shape.width))
+                if self.liger and not shape.experts:  # the kernel takes whole tensors
+                    gate, inner = (attention_ops.copy_tensor(tape, half, "clone") for half in (gate, inner))
             else:
                 gate, inner = self.gate(hidden), self.up(hidden)
             if shape.activation == "clamped_swiglu":
                 inner = ops.clamped_swiglu(tape, gate, inner)
+            elif self.liger:
+                inner = ops.fused_gated_activation(tape, gate, inner, shape.activation)
             else:
                 gate = ops.activation(tape, gate, shape.activation)
                 inner = ops.multiply(tape, gate, inner)

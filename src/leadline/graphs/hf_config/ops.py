@@ -122,6 +122,44 @@ def unfused_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, c
     return normal if weight is None else multiply(tape, normal, weight)
 
 
+def fused_rms_norm(tape: Tape, source: TapeTensor, weight: TapeTensor, *, in_place: bool) -> TapeTensor:
+    """Normalize by the root mean square in one kernel, in the type of ``source``, as Liger Kernel does.
+
+    It saves the source and a float32 scale for each row. The backward kernel writes over the gradient if ``in_place``,
+    and two more kernels sum and cast the weight's gradients of all multiprocessors.
+    """
+    n, slot = source.elements, source.slot
+    result, scale = tape.new(source.shape, source.dtype), tape.new((n // source.shape[-1], 1), "float32")
+    tape.op("rms_norm", OpKind.NORM, [source, weight], [result, scale], flops=4.0 * n)
+
+    def backward(gradient: TapeTensor) -> None:
+        back = gradient if in_place else tape.new(source.shape, source.dtype)
+        total = tape.new(weight.shape, weight.dtype, GRADIENT)
+        tape.op("rms_norm_backward", OpKind.NORM, [gradient, source, scale, weight], [back, total], flops=9.0 * n,
+                kernels=2 + (weight.dtype != "float32"))  # fmt: skip
+        tape.send(slot, back)
+        tape.send(weight.slot, total)
+
+    return tape.node(result, backward, source, weight)
+
+
+def fused_gated_activation(tape: Tape, gate: TapeTensor, inner: TapeTensor, name: str) -> TapeTensor:
+    """Multiply ``inner`` by the activated ``gate`` in one kernel, as Liger Kernel's SwiGLU and GeGLU do.
+
+    It saves its two operands, and the backward kernel writes their gradients over them.
+    """
+    kernel, cost, back_cost = ("swiglu", 6.0, 11.0) if name in ("silu", "swish") else ("geglu", 11.0, 17.0)
+    result = tape.pointwise(kernel, gate, inner, cost=cost)
+
+    def backward(gradient: TapeTensor) -> None:
+        tape.op(f"{kernel}_backward", OpKind.ELEMENTWISE, [gradient, gate, inner], [gate, inner],
+                flops=back_cost * gradient.elements)  # fmt: skip
+        tape.send(gate.slot, gate)
+        tape.send(inner.slot, inner)
+
+    return tape.node(result, backward, gate, inner)
+
+
 def multiply(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
     """Multiply elementwise. ``right`` may be a weight that is broadcast over the rows."""
     dtype = _wider_dtype(left.dtype, right.dtype)
