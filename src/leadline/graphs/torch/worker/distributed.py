@@ -64,7 +64,7 @@ def _synced_batch_norm(
 
 
 def _as_cuda(device: Any) -> Any:
-    return fake_tensors.CUDA if device is not None and device.type == fake_tensors.BACKEND else device
+    return fake_tensors.CUDA if device is not None and device.type == fake_tensors.backend() else device
 
 
 def _replace(name: str, replacement: Any) -> None:

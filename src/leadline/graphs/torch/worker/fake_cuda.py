@@ -3,9 +3,11 @@
 PyTorch would run some ops in another way on the simulated device.
 """
 
+import abc
 import contextlib
 import json
 import types
+import warnings
 from pathlib import Path
 from typing import Any, Callable, Dict, List
 
@@ -32,6 +34,10 @@ def install_fake_cuda(session: TraceSession) -> None:
         for part in (torch.cuda.memory, torch.cuda.random):
             if hasattr(part, name):
                 setattr(part, name, value)
+    for name, kind in {"_EventBase": _FakeEvent, "_StreamBase": _FakeStream}.items():
+        base = getattr(getattr(torch, "_streambase", None), name, None)
+        if isinstance(base, abc.ABCMeta):  # before 2.5, PyTorch's compiler refuses others
+            base.register(kind)
     torch.cuda.Event = torch.cuda.streams.Event = _FakeEvent
     torch.cuda.Stream = torch.cuda.streams.Stream = _FakeStream
     torch.cuda.nvtx = types.SimpleNamespace(**_returning("nvtx"), range=lambda *_, **__: contextlib.nullcontext())
@@ -41,7 +47,7 @@ def install_fake_cuda(session: TraceSession) -> None:
         "current_stream": lambda *_, **__: _FakeStream(),
     }
     for name, value in {**_returning("accelerator"), **accelerator, **memory}.items():
-        if hasattr(torch.accelerator, name):
+        if hasattr(getattr(torch, "accelerator", None), name):  # since 2.6
             setattr(torch.accelerator, name, value)
     torch._C._get_accelerator = lambda *_: torch.device("cuda")
     torch.backends.cudnn.is_available = torch.backends.cuda.is_built = lambda: True
@@ -52,7 +58,9 @@ def install_fake_cuda(session: TraceSession) -> None:
     torch.Tensor.is_cuda = property(_is_cuda)
     _redirect_moves()
     torch.Generator = _generator
-    _install_kernels()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch has kernels for CUDA under some of these names
+        _install_kernels()
 
 
 def _returning(part: str) -> Dict[str, Any]:
@@ -194,10 +202,11 @@ def _construct_on_host(original: Any) -> Any:
     """Wrap a constructor from Python values: it runs on the host and copies to the simulated GPU."""
 
     def construct(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
-        if device is None and torch._GLOBAL_DEVICE_CONTEXT.__dict__:
-            device = torch.get_default_device()
+        if device is None:
+            context = torch._GLOBAL_DEVICE_CONTEXT  # since 2.3 an object for each thread
+            device = getattr(getattr(context, "device_context", context), "device", None)
         device = fake_tensors.map_device(device)
-        if not isinstance(device, torch.device) or device.type != fake_tensors.BACKEND:
+        if not isinstance(device, torch.device) or device.type != fake_tensors.backend():
             tensor = original(*args, device=device, **kwargs)
         elif isinstance(args[0], FakeTensor):
             tensor = args[0].to(device, kwargs.get("dtype"))
@@ -209,7 +218,7 @@ def _construct_on_host(original: Any) -> Any:
 
 
 def _is_cuda(tensor: Any) -> bool:
-    return isinstance(tensor, FakeTensor) and fake_tensors.true_device(tensor).type == fake_tensors.BACKEND
+    return isinstance(tensor, FakeTensor) and fake_tensors.true_device(tensor).type == fake_tensors.backend()
 
 
 _RealGenerator = torch.Generator
@@ -241,25 +250,38 @@ def _install_kernels() -> None:
     """
     library, fallback = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
     _libraries.extend([library, fallback])
-    for key in ("AutogradPrivateUse1", "PrivateUse1"):
-        library.impl("scaled_dot_product_attention", _attention, key)
-    for name in WHOLE:
-        library.impl(name, torch.library.fallthrough_kernel, "AutogradPrivateUse1")
-        # Only the shape of the result matters: the recorder sees the op before it gets here.
-        library.impl(name, lambda _, source: torch.empty_like(source), "PrivateUse1")
+    key = _dispatch_key()
+    for name, kernel in {"scaled_dot_product_attention": _attention, "dropout": _dropout}.items():
+        library.impl(name, kernel, f"Autograd{key}")
+        library.impl(name, kernel, key)
+    if fake_tensors.backend() == fake_tensors.SPARE_BACKEND:
+        for name in WHOLE:
+            library.impl(name, torch.library.fallthrough_kernel, "AutogradPrivateUse1")
+            # Only the shape of the result matters: the recorder sees the op before it gets here.
+            library.impl(name, lambda _, source: torch.empty_like(source), "PrivateUse1")
+        fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+        for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
+            setattr(torch, name, _with_backend_name(getattr(torch, name)))
+        torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype(fake_tensors.SPARE_BACKEND)
+        torch.set_autocast_dtype(fake_tensors.SPARE_BACKEND, torch.float16)
     _widen_grouped_products()
-    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     # The lists of PyTorch's documentation, "CUDA Ops that can autocast".
     rules = {"lower_precision": _in_lower, "float32": _in_float32, "float32_results": _with_float32_result}
     for names, rule in rules.items():
         for name in TABLES["autocast"][names]:
             _register_autocast(library, name, rule)
-    for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
-        setattr(torch, name, _with_backend_name(getattr(torch, name)))
-    torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype(fake_tensors.BACKEND)
-    torch.set_autocast_dtype(fake_tensors.BACKEND, torch.float16)
     _rename_in_autocast()
-    torch.amp.GradScaler._maybe_opt_step = lambda _, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
+    scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)  # the first since 2.3
+    scaler._maybe_opt_step = lambda _, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
+
+
+def _dispatch_key() -> str:
+    return "CUDA" if fake_tensors.backend() == fake_tensors.CUDA_BACKEND else "PrivateUse1"
+
+
+def _dropout(values: Any, p: float, train: bool) -> Any:
+    """Run the fused kernel, which keeps a mask of bytes."""
+    return aten.native_dropout(values, p, train)[0] if train and 0 < p < 1 and values.numel() else aten.alias(values)
 
 
 def _attention(
@@ -329,7 +351,7 @@ def _with_backend_name(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         if not args or isinstance(args[0], bool):  # without a device type they mean CUDA
             args = ("cuda", *args)
-        return original(*[fake_tensors.BACKEND if arg == "cuda" else arg for arg in args])
+        return original(*[fake_tensors.backend() if arg == "cuda" else arg for arg in args])
 
     return call
 
@@ -338,7 +360,7 @@ def _rename_in_autocast() -> None:
     original_init, original_exit = torch.autocast.__init__, torch.autocast.__exit__
 
     def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
-        original_init(self, fake_tensors.BACKEND if device_type == "cuda" else device_type, *args, **kwargs)
+        original_init(self, fake_tensors.backend() if device_type == "cuda" else device_type, *args, **kwargs)
 
     def exit_(self: Any, *args: Any) -> Any:
         _casts.clear()
@@ -351,17 +373,18 @@ def _rename_in_autocast() -> None:
 def _register_autocast(library: Any, name: str, rule: Callable[..., Any]) -> None:
     base, _, overload = name.partition(".")
     op = getattr(getattr(torch.ops.aten, base), overload or "default")
-    excluded = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+    key = f"Autocast{_dispatch_key()}"
+    excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(excluded):
             return rule(op, args, kwargs)
 
-    library.impl(name, kernel, "AutocastPrivateUse1")
+    library.impl(name, kernel, key)
 
 
 def _in_lower(op: Any, args: Any, kwargs: Any, dtype: Any = None) -> Any:
-    dtype = dtype or torch.get_autocast_dtype(fake_tensors.BACKEND)
+    dtype = dtype or torch.get_autocast_gpu_dtype()
     return op(*_cast(args, dtype), **{name: _cast(value, dtype) for name, value in kwargs.items()})
 
 

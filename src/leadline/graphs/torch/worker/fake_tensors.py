@@ -1,15 +1,21 @@
 """Tensors without data: the device they show, and the device that ops on them run on."""
 
 import sys
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_map
 
 from leadline.graphs.torch.worker.loops import read_locals
 
-BACKEND = "fgpu"
+SPARE_BACKEND = "fgpu"
 """Name given to PyTorch's spare device slot (PrivateUse1), which represents the GPU inside the trace."""
+CUDA_BACKEND = "cuda"
+"""The device itself represents the GPU where the spare slot cannot (before 2.10)."""
+STAND_IN = torch.device("meta", 0)
+"""Answer to PyTorch's C++ side, which asks the driver about a tensor on ``cuda``. Scripts use ``meta`` unnumbered."""
 FAKE_MODE = FakeTensorMode(allow_non_fake_inputs=True)
 FAKE_MODE.cache_enabled = False
 CUDA = torch.device("cuda", 0)
@@ -19,20 +25,72 @@ _true_device = FakeTensor.device.fget
 _gpu: Optional[torch.device] = None
 
 
-def claim_spare_device() -> bool:
-    """Turn the spare device slot into the simulated GPU. False if this torch is too old (before 2.10)."""
+def claim_device(*, spare: bool) -> None:
+    """Turn the spare device slot into the simulated GPU, or ``cuda`` itself without one or if ``spare`` is false."""
     global _gpu  # noqa: PLW0603 - one device for one process
     from torch.utils import backend_registration
 
     setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
-    if setup is None:
-        return False
-    # PyTorch calls the backend's Python module, which torch.cuda is by the time that anything runs.
-    setup(rename=BACKEND, backend_module=torch.cuda)
-    _gpu = torch.device(BACKEND, 0)
+    if spare and setup is not None:
+        # PyTorch calls the backend's Python module, which torch.cuda is by the time that anything runs.
+        setup(rename=SPARE_BACKEND, backend_module=torch.cuda)
+        _gpu = torch.device(SPARE_BACKEND, 0)
+    else:
+        _gpu = CUDA
+        torch.cuda._lazy_init = fake_tensor.init_cuda_context = fake_tensor.init_gpu_context = _do_nothing
+        # Shape rules run without the recorder, which answers elsewhere.
+        FakeTensor.__torch_dispatch__ = classmethod(_answering(FakeTensor.__torch_dispatch__.__func__))
+        FakeTensorMode.__torch_dispatch__ = _answering(FakeTensorMode.__torch_dispatch__)
+        fake_tensor.run_fallback_kernel = _on_host(fake_tensor.run_fallback_kernel)
+        FakeTensor.__new__ = staticmethod(_on_gpu(FakeTensor.__new__))
+        torch._C._group_tensors_by_device_and_dtype = _group_tensors(torch._C._group_tensors_by_device_and_dtype)
     FakeTensor.device = property(_shown_device)
     FakeTensorMode.avoid_device_init = property(lambda _: True)
-    return True
+
+
+def _answering(original: Callable[..., Any]) -> Callable[..., Any]:
+    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE and isinstance(args[0], FakeTensor) and not args[0].fake_mode.in_kernel_invocation:
+            return inner_device(args[0])
+        return original(self, func, types, args, kwargs)
+
+    return dispatch
+
+
+def _on_host(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Run an op without a shape rule on zeros of the host, since there is no GPU to run it on."""
+
+    def run(mode: Any, func: Any, flat_args: Any, *rest: Any) -> Any:
+        def move(tensor: Any, device: torch.device) -> Any:
+            return empty_tensor(tensor.shape, tensor.dtype, device, tensor.stride())
+
+        host = [move(arg, torch.device("cpu")) if isinstance(arg, FakeTensor) else arg for arg in flat_args]
+        same = {id(moved): flat_args[place] for place, moved in enumerate(host)}
+        out = original(mode, func, host, *rest)
+        return tree_map(lambda x: same.get(id(x), move(x, CUDA)) if isinstance(x, FakeTensor) else x, out)
+
+    return run
+
+
+def _on_gpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Put a tensor that the C++ side makes beside another one on the GPU."""
+
+    def new(kind: Any, mode: Any, inner: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(kind, mode, inner, CUDA if device == STAND_IN else device, *args, **kwargs)
+
+    return new
+
+
+def _group_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
+    def group(*args: Any) -> Any:
+        groups = original(*args)
+        return {(CUDA if device == STAND_IN else device, dtype): group for (device, dtype), group in groups.items()}
+
+    return group
+
+
+def _do_nothing(*_: Any) -> None:
+    """Initialize no device."""
 
 
 def gpu_device() -> torch.device:
@@ -42,13 +100,24 @@ def gpu_device() -> torch.device:
 
 def _shown_device(tensor: Any) -> torch.device:
     device = _true_device(tensor)
-    return CUDA if device.type == BACKEND and not NESTING[0] else device
+    return CUDA if device.type == SPARE_BACKEND and not NESTING[0] else device
 
 
 def map_device(device: Any) -> Any:
     """Return the true device for a script's ``cuda``. Other values are unchanged."""
     name = device.type if isinstance(device, torch.device) else device
     return gpu_device() if isinstance(name, str) and name.partition(":")[0] == "cuda" else device
+
+
+def backend() -> str:
+    """Return the type of the device that represents the GPU."""
+    return str(gpu_device().type)
+
+
+def inner_device(tensor: Any) -> torch.device:
+    """Return the device that PyTorch's C++ side is told for a fake tensor."""
+    device: torch.device = tensor.fake_device
+    return STAND_IN if device.type == CUDA_BACKEND else device
 
 
 def true_device(tensor: Any) -> torch.device:
@@ -94,6 +163,7 @@ VIEWS = {"detach", "alias", "select", "unbind", "unsqueeze", "squeeze", "view", 
 VALUE_OPS = VIEWS | {"max", "min", "amax", "amin", "sum", "any", "all", "eq", "ne", "lt", "gt", "le", "ge"}
 """Ops whose result is computed where their input is known (``labels.max().item() + 1`` classes)."""
 aten = torch.ops.aten
+DEVICE = torch.ops.prim.device.default
 
 UNIQUE = (aten._unique2, aten._unique, aten.unique_dim, aten.unique_consecutive)
 INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index)

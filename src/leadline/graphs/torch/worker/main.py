@@ -54,7 +54,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     gc.disable()
     before_s = time.process_time()
     try:
-        import torch
+        importlib.import_module("torch")
     except ImportError:
         return {"failure": {"reason": f"{sys.executable} has no torch: name the Python that the job runs with"}}
     session.framework_s = time.process_time() - before_s
@@ -63,9 +63,8 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     patches.postpone_compiler()  # before anything below loads the compiler
     from leadline.graphs.torch.worker import fake_tensors
 
-    if session.policy == "cuda" and not fake_tensors.claim_spare_device():
-        session.policy, session.low_confidence = "cpu", True
-        session.note(f"torch {torch.__version__} cannot simulate a GPU (2.10 can): CPU kernels were traced instead")
+    if session.policy == "cuda":
+        fake_tensors.claim_device(spare="spare device" not in request["without"])
     patches.define_torchvision_ops()
     scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not session.caches_refused)
     recorder, steps = install_hooks(session)

@@ -37,7 +37,8 @@ def install_patches(session: TraceSession) -> None:
     torch.autograd.set_detect_anomaly(False)
     torch.autograd.anomaly_mode.set_detect_anomaly = lambda *_, **__: contextlib.nullcontext()
     torch.autograd.set_detect_anomaly = torch.autograd.anomaly_mode.set_detect_anomaly
-    torch.backends.mha.set_fastpath_enabled(False)
+    if hasattr(torch.backends, "mha"):  # since 2.3
+        torch.backends.mha.set_fastpath_enabled(False)
 
 
 def _inference_mode(mode: Any = True) -> Any:
@@ -239,6 +240,8 @@ def load_compiler() -> Any:
     del sys.modules[DYNAMO]
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _finder]
     real = importlib.import_module(DYNAMO)
+    if DYNAMO_LIGHT_PART in sys.modules:  # Python makes a part an attribute only where it loads the part
+        real.__dict__["config"] = sys.modules[DYNAMO_LIGHT_PART]
     torch._dynamo = real
     return real
 

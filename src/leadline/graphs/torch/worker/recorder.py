@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Se
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from leadline.graphs.torch.worker import fake_tensors, ops
 from leadline.graphs.torch.worker.ops import OpTraits, ResultCache
@@ -38,7 +38,7 @@ def _count_weights(tensors: Iterable[Any], live: Dict[int, Tuple[int, int, Any]]
 
 
 aten = torch.ops.aten
-DEVICE = torch.ops.prim.device.default
+GPU_TYPES = (fake_tensors.CUDA_BACKEND, fake_tensors.SPARE_BACKEND)
 LARGE_CONSTANT = 1024
 """Elements above which a constant of a module needs no values (masks, initial weights)."""
 WATCHED_OPS = 200
@@ -120,8 +120,9 @@ class Recorder(TorchDispatchMode):
         return False  # nothing is compiled during a trace, so PyTorch need not guard each op against it
 
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
-        if func is DEVICE and isinstance(args[0], FakeTensor):  # PyTorch asks for it more often than it computes
-            return args[0].fake_device
+        # PyTorch asks for it more often than it computes.
+        if func is fake_tensors.DEVICE and isinstance(args[0], FakeTensor):
+            return fake_tensors.inner_device(args[0])
         kwargs = kwargs or {}
         fake_tensors.NESTING[0] += 1
         try:
@@ -137,7 +138,7 @@ class Recorder(TorchDispatchMode):
         for kind in types:
             if kind is FakeTensor or issubclass(kind, FakeTensor):
                 fake = True
-            elif is_traceable_wrapper_subclass_type(kind):
+            elif kind is not torch.Tensor and hasattr(kind, "__tensor_unflatten__"):  # a wrapper, such as DTensor
                 return NotImplemented
         if traits.takes_device:
             kwargs, fake = self._resolve_device(traits, args, kwargs, fake)
@@ -157,7 +158,7 @@ class Recorder(TorchDispatchMode):
     ) -> Tuple[Dict[str, Any], bool]:
         """Return the arguments with the true device, and whether the op must run without data."""
         device = kwargs.get("device")
-        if device is not None and device.type in ("cuda", fake_tensors.BACKEND):
+        if device is not None and (device.type in GPU_TYPES or device == fake_tensors.STAND_IN):
             kwargs = {**kwargs, "device": fake_tensors.gpu_device()}
             fake = True
         if kwargs.get("pin_memory"):
@@ -176,11 +177,13 @@ class Recorder(TorchDispatchMode):
 
     def _run_fake(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         if traits.name == "_to_copy":
-            out = self._to_copy(func, types, args, kwargs)
+            out = self._to_copy(func, traits, types, args, kwargs)
+            if isinstance(out, FakeTensor) and out.untyped_storage()._cdata == args[0].untyped_storage()._cdata:
+                return out  # nothing is copied
         elif traits.name == "copy_" and not isinstance(args[0], FakeTensor):
             return args[0]
         else:
-            out = self._carry_out(func, types, args, kwargs)
+            out = self._carry_out(func, traits, types, args, kwargs)
             if traits.name in fake_tensors.VALUE_OPS and not kwargs:
                 fake_tensors.infer_value(func, args, out)
             if traits.name in TRUTHFUL and args[0].__dict__.get("_truth"):
@@ -189,8 +192,10 @@ class Recorder(TorchDispatchMode):
             self._record(func, traits, args, kwargs, out)
         return out
 
-    def _carry_out(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
+    def _carry_out(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         try:
+            if traits.name == "_pack_padded_sequence":  # it mixes devices, which PyTorch 2.2 refuses here
+                return fake_tensors.assume_result(func, args, kwargs)
             return self._result_cache.carry_out(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             self.session.check_time()
@@ -202,7 +207,7 @@ class Recorder(TorchDispatchMode):
                 self.session.note(sentence)
             return out
 
-    def _to_copy(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
+    def _to_copy(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         source = args[0]
         device = fake_tensors.true_device(source)
         target = kwargs.get("device") or device
@@ -211,7 +216,7 @@ class Recorder(TorchDispatchMode):
             keeps_format = kwargs.get("memory_format") in (None, torch.preserve_format)
             if target.type != "cpu" and dtype == source.dtype and keeps_format:
                 return aten.alias.default(source)
-            return self._carry_out(func, types, args, kwargs)
+            return self._carry_out(func, traits, types, args, kwargs)
         if target.type == "cpu":
             return fake_tensors.host_copy(source, dtype)
         out = fake_tensors.empty_like(source, target, dtype)

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import types
 from statistics import median
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
@@ -151,7 +152,8 @@ class StepWatcher:
                     self.recorder.mark(value, "optimizer-state")
 
     def _watch_backward(self) -> None:
-        original = torch.autograd.graph._engine_run_backward
+        engine = torch.autograd.Variable._execution_engine
+        original = engine.run_backward
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if self.evaluating:
@@ -168,7 +170,9 @@ class StepWatcher:
                 if not nested:
                     self._after_backward()
 
-        torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = run
+        names = ("queue_callback", "is_checkpoint_valid")
+        kept = {name: getattr(engine, name) for name in names}
+        torch.autograd.Variable._execution_engine = types.SimpleNamespace(run_backward=run, **kept)
 
     def _stop_if_training(self) -> None:
         """Stop the trace if "evaluation" turns out to be training with a new loader."""

@@ -3,7 +3,7 @@
 import copy
 import functools
 import weakref
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -23,7 +23,8 @@ def install_tensor_methods(session: TraceSession) -> None:
     _skip_initialisation()
     _assume_finite()
     torch.distributions.Distribution.set_default_validate_args(False)
-    torch._C._set_only_lift_cpu_tensors(True)
+    if hasattr(torch._C, "_set_only_lift_cpu_tensors"):  # since 2.4
+        torch._C._set_only_lift_cpu_tensors(True)
     if hasattr(torch.serialization, "add_safe_globals"):
         torch.serialization.add_safe_globals([_restore])
 
@@ -122,11 +123,16 @@ def _apply(module: Any, fn: Any, recurse: bool = True) -> Any:
             with torch.no_grad():
                 replacement.grad = fn(parameter.grad)
         if not _swap(parameter, replacement):
-            module._parameters[name] = replacement
+            # Modules that share a weight go on sharing it.
+            module._parameters[name] = _replacements.setdefault(id(parameter), (replacement, parameter))[0]
     for name, buffer in module._buffers.items():
         if buffer is not None:
             module._buffers[name] = fn(buffer)
     return module
+
+
+_replacements: Dict[int, Tuple[Any, Any]] = {}
+"""Parameters by the identity of those that they replace, which stay alive for it."""
 
 
 def _set_data(tensor: Any, value: Any) -> None:
