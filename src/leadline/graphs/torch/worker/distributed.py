@@ -3,18 +3,22 @@
 import collections
 import contextlib
 import importlib
+import itertools
+import os
 import sys
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Dict, Iterable, Iterator, List, Tuple
+from urllib.parse import parse_qsl, urlparse
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
-from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker import fake_tensors, processes
 from leadline.graphs.torch.worker.ops import argument_tensors
 from leadline.graphs.torch.worker.recorder import RecordedOp
-from leadline.graphs.torch.worker.session import TraceSession, call_after
+from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession, call_after
 
 BUCKET_BYTES = 25 << 20
 """Gradients that DistributedDataParallel sends in one piece (its default ``bucket_cap_mb``)."""
@@ -29,15 +33,54 @@ def install_process_groups(session: TraceSession) -> None:
     _fake_groups(session)
     for name in (REDUCING + " " + LISTING).split():
         _replace(name, _collective(session, name))
-    for name in ("barrier", "monitored_barrier", "broadcast_object_list"):
+    # Groups stay, as their sizes are read when the script has ended.
+    for name in ("barrier", "monitored_barrier", "broadcast_object_list", "destroy_process_group"):
         _replace(name, lambda *_, **__: None)
     _replace("all_gather_object", _gather_object)
     _wrap_modules(session)
+    processes.after_import("torch.distributed.tensor._sharding_prop", _propagate_alone)
+    processes.after_import("torch.distributed.tensor._api", _show_device)
+    processes.after_import("torch.distributed.pipelining.stage", _refuse_pipelines)
     # The storage of sharded parameters is filled for a layer's use and emptied after it.
     call_after(torch.UntypedStorage, "resize_", lambda _, storage, size: session.recorder.resize(storage._cdata, size))
-    if session.world_size > 1:
-        _shard_on_cuda()
-        torch.nn.modules.batchnorm.sync_batch_norm = SimpleNamespace(apply=partial(_synced_batch_norm, session))
+
+
+def _propagate_alone(module: Any) -> None:
+    """Let sharded tensors infer the shapes of results with PyTorch's tensors without data, outside the trace."""
+    kind = module.ShardingPropagator
+    propagate = kind._propagate_tensor_meta_non_cached
+
+    def propagate_alone(*args: Any) -> Any:
+        fake_tensors.NESTING[0] += 1
+        try:
+            with _disable_current_modes():
+                return propagate(*args)
+        finally:
+            fake_tensors.NESTING[0] -= 1
+
+    kind._propagate_tensor_meta_non_cached = propagate_alone
+
+
+def _show_device(module: Any) -> None:
+    """Let sharded tensors show the device that their part shows."""
+    module.DTensor.device = property(lambda tensor: tensor._local_tensor.device)
+    module.DTensor.is_cuda = property(lambda tensor: tensor._local_tensor.is_cuda)
+
+
+def _refuse_pipelines(module: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ScriptFailure(
+            "the script trains in pipeline stages, which the first rank does not stand for: estimate the model's "
+            "config.json with --pipeline instead"
+        )
+
+    module._PipelineStageBase.__init__ = refuse
+
+
+def _first_number(*values: Any) -> int:
+    """Return the first of the values that is a number, as a script gives it, and not negative."""
+    numbers = (int(value) for value in values if value is not None and str(value).strip().lstrip("-").isdigit())
+    return next((number for number in numbers if number >= 0), 0)
 
 
 def _shard_on_cuda() -> None:
@@ -78,11 +121,25 @@ def _replace(name: str, replacement: Any) -> None:
 def _fake_groups(session: TraceSession) -> None:
     original = torch.distributed.init_process_group
 
-    def init(*_: Any, **__: Any) -> None:
+    def init(
+        backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: Any = -1, rank: Any = -1,
+        *_: Any, **__: Any,
+    ) -> None:  # fmt: skip
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        if not torch.distributed.is_initialized():
-            original(backend="fake", rank=0, world_size=session.world_size, store=FakeStore())
+        if torch.distributed.is_initialized():
+            return
+        asked = dict(parse_qsl(urlparse(str(init_method or "")).query))
+        size = _first_number(world_size, asked.get("world_size"), os.environ.get("WORLD_SIZE"), session.world_size)
+        place = _first_number(rank, asked.get("rank"), os.environ.get("RANK"), 0)
+        session.world_size = max(size, 1)
+        session.local_size = min(max(session.local_size, 1), session.world_size)
+        original(
+            backend="fake", rank=min(place, session.world_size - 1), world_size=session.world_size, store=FakeStore()
+        )
+        if session.world_size > 1:
+            _shard_on_cuda()
+            torch.nn.modules.batchnorm.sync_batch_norm = SimpleNamespace(apply=partial(_synced_batch_norm, session))
 
     class LocalStore(torch.distributed.HashStore):
         """A store of this process, in place of one that listens on a port."""
@@ -127,11 +184,14 @@ def _record_bytes(session: TraceSession, name: str, size: int, dtype: torch.dtyp
 def collective_dims(op: RecordedOp, session: TraceSession) -> Dict[str, int]:
     """Return the dims of a collective that PyTorch issued itself: the bytes of its largest tensor, and the ranks."""
     size = max((spec[3] for spec in (*op.inputs, *op.outputs)), default=0)
-    # An op holds its process group in a box.
-    groups = [
-        value for value in op.args if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type())
-    ]
-    return {"bytes": size, "ranks": _ranks(session, map(torch.distributed.ProcessGroup.unbox, groups))}
+    # An op holds its process group in a box, or the name of the group as its last text.
+    boxes = [value for value in op.args if isinstance(value, torch.ScriptObject)]
+    is_group = ["ProcessGroup" in str(box._type()) for box in boxes]
+    groups = [torch.distributed.ProcessGroup.unbox(box) for box in itertools.compress(boxes, is_group)]
+    names = [value for value in op.args if isinstance(value, str)]
+    if names and not groups:
+        groups = [torch.distributed.distributed_c10d._resolve_process_group(names[-1])]
+    return {"bytes": size, "ranks": _ranks(session, groups)}
 
 
 def _gather_object(objects: List[Any], own_object: Any, *_: Any, **__: Any) -> None:
@@ -161,14 +221,20 @@ def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, whi
     class DistributedDataParallel(torch.nn.Module):
         """The wrapped module. Its gradients are summed over all ranks in buckets after the backward pass."""
 
-        def __init__(self, module: Any, *_: Any, **settings: Any) -> None:
+        def __init__(self, module: Any, device_ids: Any = None, *_: Any, **settings: Any) -> None:
             super().__init__()
-            self.module = module
-            self.__dict__["_buckets"] = [] if settings.get("gradient_as_bucket_view") else _buckets(session, module)
+            self.module, self.device_ids, self.output_device, self.dim = module, device_ids, None, 0
+            self.process_group, self.logger = settings.get("process_group"), None
+            for name in ("static_graph", "find_unused_parameters", "gradient_as_bucket_view"):
+                setattr(self, name, bool(settings.get(name)))
+            self.__dict__["_buckets"] = [] if self.gradient_as_bucket_view else _buckets(session, module)
             self.require_backward_grad_sync = True
             session.after_backward.append(self._sum_gradients)
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
+            if self.device_ids and session.policy == "cuda":  # then it moves what it is given to its device
+                moved, named = torch.distributed.utils._to_kwargs(args, kwargs, fake_tensors.CUDA, False)
+                args, kwargs = moved[0] if moved else (), named[0] if named else {}
             return self.module(*args, **kwargs)
 
         @contextlib.contextmanager
@@ -184,6 +250,9 @@ def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, whi
 
         def register_comm_hook(self, *_: Any, **__: Any) -> None:
             session.note("the DDP communication hook is not traced")
+
+        def _get_ddp_logging_data(self) -> Dict[str, Any]:
+            return {}
 
         def _set_static_graph(self) -> None:
             """Do nothing: the graph is traced as it runs."""

@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 STATM = Path("/proc/self/statm")
 TASKS, THIS_THREAD = Path("/proc/self/task"), Path("/proc/thread-self")
@@ -124,7 +124,8 @@ class TraceSession:
         began: Clocks when the trace began.
         limit_s: Time that the script may use, without waiting for a processor; a hang uses it up, too.
         recorder: Recorder of the ops, set before any part of torch is replaced.
-        after_backward: Functions to call when a backward pass ends.
+        after_backward: Functions to call when a backward pass ends; ``at_exit``: those when the script ends.
+        children: Programs of the script that may train, and the lines that start them.
         framework_s: Processor seconds of importing torch here.
         began_s: Processor time when the user's own code began; ``began_bytes``: resident memory, or zero if unknown.
     """
@@ -143,6 +144,8 @@ class TraceSession:
     facts: Dict[str, Any] = field(default_factory=dict)
     recorder: Any = None
     after_backward: List[Any] = field(default_factory=list)
+    at_exit: List[Any] = field(default_factory=list)
+    children: List[Tuple[str, str]] = field(default_factory=list)
     framework_s: float = 0.0
     began_s: float = 0.0
     began_bytes: int = 0
