@@ -96,6 +96,43 @@ def test_training_in_a_program_that_the_script_starts_is_refused_with_its_line(t
     assert f"{tmp_path}/train.py:3" == caught.value.location
 
 
+def test_data_parallelism_in_one_process_splits_the_batch_among_the_gpus_of_the_machine(tmp_path: Path) -> None:
+    code = """
+    import torch
+    from torch.utils.data import DataLoader
+    model = torch.nn.DataParallel(torch.nn.Linear(8, 4)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in DataLoader(torch.rand(96, 8), 12):
+        out = model(x)
+        assert out.shape == (12, 4)
+        out.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    job = _trace(tmp_path, code, gpus=3)
+    assert [tuple(op.dims[axis] for axis in "mnk") for op in job.step.ops if op.name == "aten.addmm"] == [(4, 4, 8)]
+    assert (job.loop.world_size, job.loop.batch, job.loop.steps_per_epoch) == (3, 4, 8)
+    sent = [(op.stage, op.name, op.dims["bytes"]) for op in _collectives(job)]
+    assert sent == [(Stage.FORWARD, "c10d.broadcast", 4 * 36), (Stage.BACKWARD, "c10d.reduce", 4 * 36)]
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("torch.distributed.rpc.init_rpc('worker0', rank=0, world_size=2)", "trains by calls of other processes"),
+        (
+            "torch.distributed.pipelining.PipelineStage(None, 0, 2, 'cuda')",
+            "trains in pipeline stages",
+        ),
+    ],
+)
+def test_jobs_whose_ranks_differ_are_refused(tmp_path: Path, call: str, reason: str) -> None:
+    code = f"import torch.distributed.rpc\nimport torch.distributed.pipelining\n{call}\n"
+    with pytest.raises(Untraceable, match=reason) as caught:
+        _trace(tmp_path, code)
+    assert f"{tmp_path}/train.py:3" == caught.value.location
+
+
 MESH = """
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -125,6 +162,7 @@ def test_a_rank_of_a_device_mesh_has_its_share_of_work_weights_and_collectives(t
     assert products == 2 * 3 * 2 * 40 * 16 * 32
     shards = (16 * 64 + 64 + 64 * 16) // 2 + 16 + 2 * 16  # weights of one tensor rank; FSDP halves them again
     assert shards / 2 == job.step.parameters
+    assert job.loop.model_parameters == 16 * 64 + 64 + 64 * 16 + 3 * 16
     sent = Counter(
         (op.stage, op.name.rpartition(".")[2], op.dims["bytes"], op.dims["ranks"]) for op in _collectives(job)
     )

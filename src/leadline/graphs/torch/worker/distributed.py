@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlparse
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
 
 from leadline.graphs.torch.worker import fake_tensors, processes
 from leadline.graphs.torch.worker.ops import argument_tensors
@@ -23,11 +24,13 @@ from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession, ca
 BUCKET_BYTES = 25 << 20
 """Gradients that DistributedDataParallel sends in one piece (its default ``bucket_cap_mb``)."""
 REDUCING = "all_reduce reduce broadcast all_gather_into_tensor reduce_scatter_tensor all_to_all_single"
+BETWEEN_TWO = "send recv isend irecv"
 LISTING = "all_gather all_to_all reduce_scatter scatter gather"
 
 
 def install_process_groups(session: TraceSession) -> None:
     """Replace process groups by PyTorch's fake one, and record what collectives would send."""
+    _replace_data_parallel(session)
     if not torch.distributed.is_available():
         return
     _fake_groups(session)
@@ -37,6 +40,12 @@ def install_process_groups(session: TraceSession) -> None:
     for name in ("barrier", "monitored_barrier", "broadcast_object_list", "destroy_process_group"):
         _replace(name, lambda *_, **__: None)
     _replace("all_gather_object", _gather_object)
+    for name in BETWEEN_TWO.split():
+        _replace(name, _between_two(session, name))
+    _replace("batch_isend_irecv", lambda operations: [each.op(each.tensor) for each in operations])
+    if torch.distributed.rpc.is_available():
+        torch.distributed.rpc.init_rpc = _refuse_calls
+    session.after_backward.append(partial(_count_missing_weights, session))
     _wrap_modules(session)
     processes.after_import("torch.distributed.tensor._sharding_prop", _propagate_alone)
     processes.after_import("torch.distributed.tensor._api", _show_device)
@@ -67,11 +76,18 @@ def _show_device(module: Any) -> None:
     module.DTensor.is_cuda = property(lambda tensor: tensor._local_tensor.is_cuda)
 
 
+def _refuse_calls(*_: Any, **__: Any) -> None:
+    raise ScriptFailure(
+        "the script trains by calls of other processes (torch.distributed.rpc), which one rank cannot show: trace a "
+        "script that trains the same model in one process, and give --gpus"
+    )
+
+
 def _refuse_pipelines(module: Any) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise ScriptFailure(
             "the script trains in pipeline stages, which the first rank does not stand for: estimate the model's "
-            "config.json with --pipeline instead"
+            "config.json with --pipeline-parallel instead"
         )
 
     module._PipelineStageBase.__init__ = refuse
@@ -168,6 +184,18 @@ def _collective(session: TraceSession, name: str) -> Any:
     return call
 
 
+def _between_two(session: TraceSession, name: str) -> Any:
+    """Return a replacement that records one transfer between this rank and another."""
+
+    def call(tensor: Any, *_: Any, **__: Any) -> Any:
+        session.low_confidence = True
+        session.note("the script sends tensors from rank to rank: the first was traced, and others may take longer")
+        _record_bytes(session, name, tensor.numel() * tensor.element_size(), tensor.dtype, 2)
+        return SimpleNamespace(wait=lambda *_: True, is_completed=lambda: True) if name.startswith("i") else None
+
+    return call
+
+
 def _ranks(session: TraceSession, values: Iterable[Any]) -> int:
     """Return the number of processes in the group of a collective with these arguments."""
     groups = [value for value in values if isinstance(value, torch.distributed.ProcessGroup)]
@@ -215,6 +243,74 @@ def _buckets(session: TraceSession, module: Any) -> List[torch.Tensor]:
     for bucket in buckets:
         session.recorder.track(bucket, "gradient")
     return buckets
+
+
+def _replace_data_parallel(session: TraceSession) -> None:
+    class DataParallel(_DataParallel):
+        def __init__(self, module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0) -> None:
+            super().__init__(session, module, device_ids, dim)
+
+    torch.nn.DataParallel = torch.nn.parallel.DataParallel = DataParallel
+
+
+class _DataParallel(torch.nn.Module):
+    """The wrapped module on the first of its GPUs, which gathers the outputs of all."""
+
+    def __init__(self, session: TraceSession, module: Any, device_ids: Any, dim: int) -> None:
+        super().__init__()
+        self.module, self.dim, self.__dict__["_session"] = module, dim, session
+        self.device_ids = list(device_ids or range(session.local_size))
+        self.ranks = len(self.device_ids) if session.policy == "cuda" else 1
+        session.world_size = max(session.world_size, self.ranks)
+        session.note(f"nn.DataParallel splits each batch among the {self.ranks} GPUs that it has: the first was traced")
+        session.after_backward.append(self._sum_gradients)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.ranks == 1:
+            return self.module(*args, **kwargs)
+        args, kwargs = tree_map(self._first_part, (args, kwargs))
+        if torch.is_grad_enabled():
+            parts = [part for part in tree_leaves(args) if self._is_split(part)]
+            self._session.facts["batch"] = parts[0].shape[self.dim] if parts else None
+        self._send("broadcast", self.parameters())
+        return tree_map(self._gather, self.module(*args, **kwargs))
+
+    def _is_split(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.dim() > self.dim
+
+    def _first_part(self, value: Any) -> Any:
+        return value.to("cuda").chunk(self.ranks, self.dim)[0] if self._is_split(value) else value
+
+    def _gather(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.cat([value if value.dim() else value.view(1)] * self.ranks, self.dim)
+
+    def _sum_gradients(self) -> None:
+        if self.ranks > 1:
+            self._session.recorder.stage = "backward"
+            self._send("reduce", [weight.grad for weight in self.parameters() if weight.grad is not None])
+            self._session.recorder.stage = "forward"
+
+    def _send(self, name: str, tensors: Iterable[Any]) -> None:
+        sizes = _totals((tensor.dtype, tensor.numel() * tensor.element_size()) for tensor in tensors)
+        for dtype, size in sizes.items():
+            _record_bytes(self._session, name, size, dtype, self.ranks)
+
+
+def _count_missing_weights(session: TraceSession) -> None:
+    """Count the parameters of the whole model that other ranks hold."""
+    parameters = {id(weight): weight for ref in session.recorder.parameters if (weight := ref()) is not None}
+    missing = 0
+    for weight in parameters.values():
+        memory = session.recorder.live.get(getattr(weight, "_local_tensor", weight).untyped_storage()._cdata)
+        if memory is None or not memory[1]:
+            continue  # a gathered weight, whose memory was freed
+        if hasattr(weight, "_local_tensor"):
+            missing += weight.numel() - weight._local_tensor.numel()
+        elif hasattr(weight, "_sharded_size"):  # a flat parameter, whose shards are padded to the same size
+            missing += max(sum(weight._numels) - weight._sharded_size.numel(), 0)
+    session.missing_parameters = missing
 
 
 def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, which needs its session

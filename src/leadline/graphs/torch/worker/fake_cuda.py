@@ -36,7 +36,7 @@ def install_fake_cuda(session: TraceSession) -> None:
     torch.cuda.Stream = torch.cuda.streams.Stream = _FakeStream
     torch.cuda.nvtx = types.SimpleNamespace(**_returning("nvtx"), range=lambda *_, **__: contextlib.nullcontext())
     accelerator = {
-        "device_count": lambda: session.local_size,
+        "device_count": session.count_devices,
         "current_accelerator": lambda *_, **__: torch.device("cuda"),
         "current_stream": lambda *_, **__: _FakeStream(),
     }
@@ -66,7 +66,7 @@ def _returning(part: str) -> Dict[str, Any]:
 
 def _device_functions(session: TraceSession) -> Dict[str, Any]:
     return {
-        "device_count": lambda: session.local_size,
+        "device_count": session.count_devices,
         "get_device_name": lambda *_, **__: PROPERTIES.name,
         "get_device_capability": lambda *_, **__: (PROPERTIES.major, PROPERTIES.minor),
         "get_device_properties": lambda *_, **__: PROPERTIES,

@@ -155,6 +155,9 @@ def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[A
 
     if window is None or not window.ops or (session.children and not (steps.backwards or steps.counts)):
         return {"failure": _no_step_failure(session, steps)}
+    if session.missing_parameters:
+        whole = session.facts["model_parameters"] = window.parameters + session.missing_parameters
+        session.note(f"this rank holds {window.parameters:,} of the {whole:,} parameters of the model")
     job = {
         "step": report.graph_document(session, recorder, window),
         "loop": _loop_document(session, steps),
@@ -190,7 +193,7 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
         command, location = session.children[-1]
         reason = f"the script trained in a child process that cannot be traced: trace its command instead ({command})"
         return {"reason": reason, "location": location or None}
-    if steps.backwards and session.policy == "cuda":
+    if steps.backwards > 1 and session.policy == "cuda":
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
     if session.is_over:
         return {"reason": "the script did not reach its second training step in the time allowed; shorten its start"}

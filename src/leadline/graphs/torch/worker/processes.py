@@ -3,6 +3,7 @@
 A rank is a process that trains. Other processes, such as producers of data, start as they would.
 """
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import multiprocessing
@@ -52,9 +53,8 @@ def install_process_starts(session: TraceSession) -> None:
 
 def apply_accelerate_options(options: Sequence[str], script: str) -> None:
     """Set the variables by which ``accelerate launch`` tells its options and its configuration file to a script."""
-    from accelerate.commands import launch
-    from accelerate.utils import launch as environments
-
+    launch: Any = importlib.import_module("accelerate.commands.launch")
+    environments: Any = importlib.import_module("accelerate.utils.launch")
     args, _, _ = launch._validate_launch_command(launch.launch_command_parser().parse_args([*options, script]))
     if args.use_deepspeed:
         settings = environments.prepare_deepspeed_cmd_env(args)[1]
@@ -85,7 +85,7 @@ class _Ranks:
         """Note how many processes the first stands for, each with a GPU of its own."""
         session = self.session
         sentence = f"the script starts {processes} processes: the first was traced in place of all"
-        if processes == self.devices:
+        if processes == self.devices and session.devices_counted:
             sentence += f" (the simulated machine has {processes} GPUs; --gpus sets another number)"
         session.note(sentence)
         session.local_size = max(session.local_size, processes)
@@ -94,7 +94,7 @@ class _Ranks:
     def replace_elastic_launch(self, module: Any) -> None:
         """Run the function of PyTorch's elastic launcher as its first process."""
 
-        def launch(config: Any, entrypoint: Any, args: Any) -> Dict[int, Any]:
+        def launch(config: Any, entrypoint: Any, args: Any, **_: Any) -> Dict[int, Any]:
             processes, nodes = config.nproc_per_node, config.max_nodes
             if not callable(entrypoint):
                 raise ScriptFailure(f"the script launches {entrypoint!r}: trace that with torchrun instead")
