@@ -16,7 +16,7 @@ EXTRA="--amp --lr 0.1"
 RUN="run-$(date +%s)"
 mkdir -p logs/$RUN
 cd src && torchrun --nproc_per_node=4 \\
-    train.py --data "$DATA/train" --batch ${BATCH:-64} --name 'a b' $EXTRA "$@" > log.txt 2>&1 | tee out.log
+    train.py --data "$DATA/train" --batch ${BATCH:-64} --name 'a b' $EXTRA "$@" 7 > log.txt 2>&1 | tee out.log
 echo "done"
 """
 
@@ -28,7 +28,7 @@ def test_the_one_python_command_of_a_script_is_read(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BATCH", raising=False)
     command = parse_command(("sh", "train.sh", "--epochs", "3"))
-    expected = "--data /data/imagenet/train --batch 64 --name|a b|--amp --lr 0.1 --epochs 3"
+    expected = "--data /data/imagenet/train --batch 64 --name|a b|--amp --lr 0.1 --epochs 3 7"
     assert command.argv == tuple(
         word for part in expected.split("|") for word in ([part] if part == "a b" else part.split())
     )

@@ -28,7 +28,7 @@ UNREADABLE = "\0"
 """Stands for a text that only a shell can compute."""
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 VARIABLE = re.compile(r"\$(?:\{(\w+|[@*#])(?:(:?[-=])([^{}]*))?\}|(\w+|[@*#]))")
-TOKEN = re.compile(r"""[;&|<>]+|\#.*|(?:[^\s"'`;&|<>\\#]|\\.|"(?:\\.|[^"\\])*"|'[^']*'|(?<=\S)\#)+""")
+TOKEN = re.compile(r"""(?<!\S)\d+[<>]+&?|[;&|<>]+|\#.*|(?:[^\s"'`;&|<>\\#]|\\.|"(?:\\.|[^"\\])*"|'[^']*'|(?<=\S)\#)+""")
 PARENTHESES = re.compile(r"""^[^"'$#]*[()]""")
 COMPUTED = re.compile(r"\$\([^()]*(?:\([^()]*\)[^()]*)*\)|`[^`]*`")
 
@@ -126,9 +126,7 @@ def _split(tokens: Sequence[str]) -> Iterator[list[str]]:
             words, skipping = [], False
         elif text == "|":
             skipping = True
-        elif set(text) <= set("<>&|") or text.startswith((">", "<")):
-            if words and words[-1].isdigit():
-                words.pop()
+        elif re.fullmatch(r"\d*[<>&|]+", text):
             is_target = True
         elif is_target:
             is_target = False
