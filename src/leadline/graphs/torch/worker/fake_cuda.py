@@ -197,6 +197,7 @@ def _construct_on_host(original: Any) -> Any:
         if device is None and torch._GLOBAL_DEVICE_CONTEXT.__dict__:
             device = torch.get_default_device()
         device = fake_tensors.map_device(device)
+        args = tuple(map(fake_tensors.with_values, args))
         if not isinstance(device, torch.device) or device.type != fake_tensors.BACKEND:
             tensor = original(*args, device=device, **kwargs)
         elif isinstance(args[0], FakeTensor):

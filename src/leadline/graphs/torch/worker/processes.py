@@ -19,11 +19,12 @@ import threading
 import types
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, cast
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set
 
 import torch
 
 from leadline.graphs.torch.worker.libraries import is_user_file
+from leadline.graphs.torch.worker.loops import user_frames, waiting_frames
 from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession
 
 TRAINING_NAMES = {"backward", "init_process_group", "init_device_mesh", "zero_grad", "Trainer"}
@@ -166,11 +167,21 @@ class _Ranks:
         count, first = len(self.waiting), self.waiting[0]
         self.waiting.clear()
         self.session.note(f"the script starts {count} training processes: the first was traced in place of all")
+        waiting = next(user_frames(_folder()), None)
+        if waiting is not None and count > 1:
+            waiting_frames.append(waiting)
         try:
             first.run()
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise
+        finally:
+            waiting_frames.clear()
+            if count > 1 and not torch.distributed.is_initialized():
+                self.session.low_confidence = True
+                self.session.note(
+                    f"the {count} training processes form no process group: where they share a GPU, a step takes longer"
+                )
 
     def replace_popen(self) -> None:
         """Leave out further ranks, which start as programs, and note programs that may train."""
@@ -211,12 +222,8 @@ def _starts_python(words: Sequence[str]) -> bool:
 
 def _location() -> str:
     """Return the user's line that is running."""
-    folder, frame = _folder(), cast("Any", sys._getframe(1))
-    while frame is not None:
-        if is_user_file(frame.f_code.co_filename, folder):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
+    frame = next(user_frames(_folder()), None)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
 
 
 def _folder() -> str:
