@@ -174,6 +174,7 @@ class LoopFacts(Frozen):
     loader_workers: int = 0
     evaluation_batches_per_epoch: float | None = None  # the average, where the loop evaluates every so many steps
     world_size: int = 1
+    model_parameters: int | None = None  # of the whole model, where a rank holds a part of it
     precision: str | None = None
     optimizer: str | None = None
     script_bytes: int | None = None

@@ -3,6 +3,7 @@
 import json
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,9 +71,16 @@ def function_request(workload: Workload, kind: str, example: str) -> dict[str, A
 
 
 def run_worker(
-    request: dict[str, Any], *, python: str, runner: ProcessRunner, env: dict[str, str], cwd: Path | None = None
+    request: dict[str, Any],
+    *,
+    python: Sequence[str],
+    runner: ProcessRunner,
+    env: dict[str, str],
+    cwd: Path | None = None,
 ) -> WorkerAnswer:
-    """Let a worker carry out a request in ``python``, and return its answer, a failure if it gives none.
+    """Let a worker carry out a request, and return its answer, a failure if it gives none.
+
+    ``python`` are the words that start its interpreter.
 
     A request names the ``worker``'s module and the user's file or module (``target``). ``wall_s`` limits the time.
     ``without`` names features of the kernel to confine the worker without: tests take them away.
@@ -81,7 +89,7 @@ def run_worker(
     with tempfile.TemporaryDirectory(prefix="leadline-trace-") as folder:
         request_file, answer_file = Path(folder, "request.json"), Path(folder, "answer.json")
         request_file.write_text(json.dumps({"without": [], **request, "answer": str(answer_file)}), encoding="utf-8")
-        completed = runner([python, str(BOOTSTRAP), str(request_file)], env=env, cwd=cwd, timeout_s=request["wall_s"])
+        completed = runner([*python, str(BOOTSTRAP), str(request_file)], env=env, cwd=cwd, timeout_s=request["wall_s"])
         answer, confined = (_read(file, target) for file in (answer_file, answer_file.with_name("confinement.json")))
     if not (answer.failure or answer.job or answer.text):
         answer = WorkerAnswer(WorkerFailure(_exit_reason(completed, target, request["wall_s"])))

@@ -1,9 +1,10 @@
+import shlex
 from pathlib import Path
 
 import pytest
 
 from leadline.core.errors import InvalidInput, Untraceable
-from leadline.graphs.torch.command import parse_command
+from leadline.graphs.torch.command import parse_command, read_command
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,12 @@ def test_a_module_is_run_as_one() -> None:
 )
 def test_launchers_give_the_number_of_processes(launcher: tuple[str, ...]) -> None:
     command = parse_command((*launcher, "train.py", "--lr", "0.1"))
-    assert (command.local_processes, command.nodes, command.target, command.argv) == (4, 2, "train.py", ("--lr", "0.1"))
+    assert (command.local_processes, command.nodes, command.target, command.argv[-2:]) == (
+        4,
+        2,
+        "train.py",
+        ("--lr", "0.1"),
+    )
 
 
 def test_a_missing_script_is_named() -> None:
@@ -45,8 +51,61 @@ def test_a_missing_script_is_named() -> None:
 
 
 def test_another_program_is_not_traced() -> None:
-    with pytest.raises(Untraceable, match="'bash' is not Python"):
-        parse_command(("bash", "train.sh"))
+    with pytest.raises(Untraceable, match="'make' is not Python"):
+        parse_command(("make", "train"))
+    with pytest.raises(Untraceable, match="'apptainer' runs the job in a container"):
+        parse_command(("srun", "apptainer", "exec", "torch.sif", "python", "train.py"))
+
+
+@pytest.mark.parametrize(
+    ("words", "launcher", "counts"),
+    [
+        ("torchrun --nproc_per_node=gpu train.py", "torchrun", (2, 4)),
+        ("torchrun --nnodes 2 --nproc-per-node gpu train.py", "torchrun", (1, 2)),
+        ("accelerate launch train.py", "accelerate", (2, 4)),
+        ("accelerate launch --num_processes 1 train.py", "accelerate", (1, 1)),
+        ("accelerate launch --config_file four.yaml train.py", "accelerate", (4, 4)),
+        ("deepspeed train.py", "deepspeed", (2, 4)),
+        ("fabric run --devices auto train.py", "torchrun", (2, 4)),
+        ("fabric run --strategy ddp --devices=3 train.py", "torchrun", (3, 3)),
+        ("srun --gpus 2 python3 train.py", "srun", (2, 2)),
+        ("CUDA_VISIBLE_DEVICES=0,1,2 torchrun --nproc_per_node=gpu train.py", "torchrun", (3, 3)),
+    ],
+)
+def test_a_launcher_may_start_a_process_for_each_gpu(
+    words: str, launcher: str, counts: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    (tmp_path / "four.yaml").write_text("num_machines: 1\nnum_processes: 4\n")
+    command = read_command(tuple(words.split()))
+    assert (counts, launcher) == (tuple(command.with_gpus(gpus).local_processes for gpus in (2, 4)), command.launcher)
+
+
+def test_launchers_that_pass_the_rank_as_an_argument_do_so() -> None:
+    old = parse_command(("python3", "-m", "torch.distributed.launch", "--nproc_per_node=2", "train.py", "x"))
+    assert (old.argv, old.launcher) == (("--local-rank=0", "x"), "torchrun")
+    assert read_command(("deepspeed", "train.py", "x")).argv == ("--local_rank=0", "x")
+
+
+@pytest.mark.parametrize(
+    ("words", "prefix"),
+    [
+        ("nohup nice -n 10 python3 train.py x", ""),
+        ("timeout 3h env python3 train.py x", ""),
+        ("bash -c 'python3 train.py x'", ""),
+        ("conda run -n python --no-capture-output python3 train.py x", "conda run -n python --no-capture-output"),
+        ("uv run --python 3.12 train.py x", "uv run --python 3.12"),
+        ("poetry run python3 train.py x", "poetry run"),
+    ],
+)
+def test_programs_before_the_interpreter_are_read_away_or_kept_before_it(words: str, prefix: str) -> None:
+    command = read_command(tuple(shlex.split(words)))
+    assert ("train.py", ("x",), prefix) == (command.target, command.argv, " ".join(command.prefix))
+
+
+def test_variables_before_a_command_are_set_for_it() -> None:
+    for words in ("env -u X A=1 B=b python3 train.py", "A=1 B=b python3 train.py"):
+        assert read_command(tuple(words.split())).variables == (("A", "1"), ("B", "b"))
 
 
 def test_a_number_that_no_launcher_takes_is_named() -> None:

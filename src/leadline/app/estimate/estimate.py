@@ -128,6 +128,10 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
     # An uncalibrated CPU reuses the graph of a GPU, so GPUs must be traced first.
     accelerators_first = sorted(places.targets, key=lambda place: place.device.kind is DeviceKind.CPU)
     estimates = estimate_targets(accelerators_first, tracer)
+    started = tracer.first_job.loop.world_size
+    if "gpus" in workload.defaulted and started > workload.gpus and tracer.first_job.step.device_type != "cpu":
+        # The script itself starts a process for each of its GPUs, which no launcher told.
+        return estimate(replace(workload, gpus=started, needs_gpus=True), tools, on=on)
     estimates, probe_notes = _with_probe(accelerators_first, estimates, tracer)
     return EstimateAnswer(
         workload=workload,

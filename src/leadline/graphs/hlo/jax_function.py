@@ -124,6 +124,6 @@ def _run(workload: Workload, topology: dict[str, str], runner: ProcessRunner) ->
         "wall_s": TIMEOUT_S,
     }
     env = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    answer = run_worker(request, python=sys.executable, runner=runner, env=env)
+    answer = run_worker(request, python=(sys.executable,), runner=runner, env=env)
     answer.raise_failure()
     return answer

@@ -1,6 +1,7 @@
 """Trace the user's own training command or model function in a process of its own environment."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,16 +41,19 @@ def trace_command(
         InvalidInput: The command names no interpreter or script that exists.
         Untraceable: The script failed or ran no training step. Carries the user's line.
     """
-    command = parse_command(workload.model.argv)
+    command = parse_command(workload.model.argv).with_gpus(workload.gpus)
+    cwd = Path(cwd or Path.cwd(), command.folder) if command.folder else cwd
     request = {
         **_base_request(device_type, timeout_s),
         "target": command.target,
         "module": command.is_module,
         "argv": list(command.argv),
         "world_size": command.local_processes * command.nodes,
-        "local_size": command.local_processes,
+        # Without a launcher, the script may start a process for each GPU that it counts.
+        "local_size": command.local_processes if command.launcher else command.count_devices(workload.gpus),
+        "accelerate": list(command.options) if command.launcher == "accelerate" else None,
     }
-    run = partial(run_worker, request, python=command.python, runner=runner, cwd=cwd)
+    run = partial(run_worker, request, python=(*command.prefix, command.python), runner=runner, cwd=cwd)
     answer, reasons = run(env=_environment(command, device_type)), []
     if answer.failure and answer.failure.retry == "cpu" and device_type != "cpu":
         reasons = [answer.failure.reason]
@@ -59,7 +63,16 @@ def trace_command(
             twice = f"{answer.harm}; the script ran twice, and so did everything that was not held back"
             answer = replace(answer, confinement=twice, harm=twice)
     job = _read_job(answer)
-    return replace(job, notes=(*job.notes, answer.confinement, *reasons))
+    return replace(job, notes=(*_count_notes(command, workload, job), *job.notes, answer.confinement, *reasons))
+
+
+def _count_notes(command: PythonCommand, workload: Workload, job: TracedJob) -> Iterator[str]:
+    """Yield how the number of GPUs was chosen, if the command leaves it open, and how it differs from the question."""
+    size = job.loop.world_size
+    if command.per_gpu:
+        yield f"{command.per_gpu} starts a process for each GPU: {size} GPUs were taken; --gpus sets another number"
+    elif size > workload.gpus:
+        yield f"the script runs on {size} GPUs, and the estimate is for {workload.gpus}: give --gpus {size}"
 
 
 def trace_function(workload: Workload, *, runner: ProcessRunner, device_type: str = "cuda") -> TracedJob:
@@ -85,7 +98,7 @@ def trace_function(workload: Workload, *, runner: ProcessRunner, device_type: st
         "accumulation": workload.accumulation,
         "checkpointing": workload.checkpointing,
     }
-    answer = run_worker(request, python=sys.executable, runner=runner, env={})
+    answer = run_worker(request, python=(sys.executable,), runner=runner, env={})
     try:
         job = _read_job(answer)
         return replace(job, notes=(*job.notes, answer.harm) if answer.harm else job.notes)
@@ -102,7 +115,7 @@ def _base_request(device_type: str, timeout_s: float = TRACE_LIMIT_S) -> dict[st
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
     request = {"worker": "leadline.graphs.torch.worker.main", "device_type": device_type}
     limits = {"timeout_s": timeout_s, "wall_s": BUSY_FACTOR * timeout_s + START_S}
-    defaults = {"function": "", "module": False, "argv": [], "world_size": 1, "local_size": 1}
+    defaults = {"function": "", "module": False, "argv": [], "world_size": 1, "local_size": 1, "accelerate": None}
     return {**request, **limits, **defaults}
 
 
@@ -116,13 +129,21 @@ def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "WANDB_MODE": "disabled",
         "MPLBACKEND": "Agg",
+        # Tools that start the interpreter in an environment must not change it.
+        "UV_NO_SYNC": "1",
+        "UV_OFFLINE": "1",
         "LEADLINE_TRACE": device_type,
     }
-    if size > 1:
-        settings |= {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
-        settings |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(command.local_processes)}
+    local, nodes = str(command.local_processes), str(command.nodes)
+    if size > 1 or command.launcher in ("torchrun", "deepspeed"):
+        settings |= {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "NODE_RANK": "0"}
+        settings |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": local}
         settings |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    return settings
+    if command.launcher == "srun":
+        settings |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_NTASKS": str(size)}
+        settings |= {"SLURM_NTASKS_PER_NODE": local, "SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
+        settings |= {"SLURM_JOB_ID": "1", "SLURM_NODELIST": "localhost", "SLURM_JOB_NODELIST": "localhost"}
+    return {**settings, **dict(command.variables)}
 
 
 def _read_job(answer: WorkerAnswer) -> TracedJob:

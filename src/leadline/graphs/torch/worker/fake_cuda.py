@@ -42,7 +42,7 @@ def install_fake_cuda(session: TraceSession) -> None:
     torch.cuda.Stream = torch.cuda.streams.Stream = _FakeStream
     torch.cuda.nvtx = types.SimpleNamespace(**_returning("nvtx"), range=lambda *_, **__: contextlib.nullcontext())
     accelerator = {
-        "device_count": lambda: session.local_size,
+        "device_count": session.count_devices,
         "current_accelerator": lambda *_, **__: torch.device("cuda"),
         "current_stream": lambda *_, **__: _FakeStream(),
     }
@@ -74,7 +74,7 @@ def _returning(part: str) -> Dict[str, Any]:
 
 def _device_functions(session: TraceSession) -> Dict[str, Any]:
     return {
-        "device_count": lambda: session.local_size,
+        "device_count": session.count_devices,
         "get_device_name": lambda *_, **__: PROPERTIES.name,
         "get_device_capability": lambda *_, **__: (PROPERTIES.major, PROPERTIES.minor),
         "get_device_properties": lambda *_, **__: PROPERTIES,
@@ -206,6 +206,7 @@ def _construct_on_host(original: Any) -> Any:
             context = torch._GLOBAL_DEVICE_CONTEXT  # since 2.3 an object for each thread
             device = getattr(getattr(context, "device_context", context), "device", None)
         device = fake_tensors.map_device(device)
+        args = tuple(map(fake_tensors.with_values, args))
         if not isinstance(device, torch.device) or device.type != fake_tensors.backend():
             tensor = original(*args, device=device, **kwargs)
         elif isinstance(args[0], FakeTensor):

@@ -181,6 +181,13 @@ def scalar_value(tensor: torch.Tensor) -> Any:
     return 1.0 if tensor.dtype.is_floating_point else 1
 
 
+def with_values(elements: Any) -> Any:
+    """Return a list with the values of its tensors without data; anything else as it is."""
+    if not isinstance(elements, (list, tuple)) or not any(isinstance(element, FakeTensor) for element in elements):
+        return elements
+    return [host_copy(element).tolist() if isinstance(element, FakeTensor) else element for element in elements]
+
+
 def host_copy(tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:
     """Return a host tensor for a device tensor: its known values, else zeros. A large one stays without data."""
     dtype = dtype or tensor.dtype

@@ -39,6 +39,8 @@ OPERATORS: Dict[Any, Any] = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 
+waiting_frames: List[Any] = []
+"""Frames of the user that wait for a process, which runs in place. Their innermost loop is over the processes."""
 _trees: Dict[str, Optional[ast.AST]] = {}
 
 
@@ -69,7 +71,9 @@ def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
     for frame in reversed(list(user_frames(script_folder))):
         tree = _parse_file(frame.f_code.co_filename)
         if tree is not None:
-            loops += [_describe_loop(node, frame) for node in _loops_around(_scope(tree, frame), frame.f_lineno)]
+            nodes = _loops_around(_scope(tree, frame), frame.f_lineno)
+            is_waiting = any(frame is waiting for waiting in waiting_frames)
+            loops += [_describe_loop(node, frame) for node in (nodes[:-1] if is_waiting else nodes)]
     return loops
 
 

@@ -88,7 +88,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
 
 def install_hooks(session: TraceSession) -> Any:
     """Set up the simulated device and all hooks, and return the recorder and the step watcher."""
-    from leadline.graphs.torch.worker import distributed, fake_cuda, patches, rnn, tensor_methods
+    from leadline.graphs.torch.worker import distributed, fake_cuda, patches, processes, rnn, tensor_methods
     from leadline.graphs.torch.worker.recorder import Recorder
     from leadline.graphs.torch.worker.step_watcher import StepWatcher
 
@@ -100,6 +100,7 @@ def install_hooks(session: TraceSession) -> Any:
     patches.install_patches(session)
     rnn.install_recurrent_layers(session)
     distributed.install_process_groups(session)
+    processes.install_process_starts(session)
     steps = StepWatcher(session, recorder)
     steps.install()
     return recorder, steps
@@ -126,9 +127,11 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
 
 def _run_script(session: TraceSession, request: Dict[str, Any]) -> None:
     """Run the script as Python would."""
-    from leadline.graphs.torch.worker import loop_hooks
+    from leadline.graphs.torch.worker import loop_hooks, processes
 
     target = request["target"]
+    if request["accelerate"] is not None:
+        processes.apply_accelerate_options(request["accelerate"], target)
     loop_hooks.watch_loop(None if request["module"] else target)
     sys.argv = [target, *request["argv"]]
     sys.path.insert(0, str(Path.cwd() if request["module"] else Path(target).resolve().parent))
@@ -136,13 +139,18 @@ def _run_script(session: TraceSession, request: Dict[str, Any]) -> None:
         runpy.run_module(target, run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(target, run_name="__main__")
+    for run_last in session.at_exit:
+        run_last()
 
 
 def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[Any]) -> Dict[str, Any]:
     from leadline.graphs.torch.worker import report
 
-    if window is None or not window.ops:
+    if window is None or not window.ops or (session.children and not (steps.backwards or steps.counts)):
         return {"failure": _no_step_failure(session, steps)}
+    if session.missing_parameters:
+        whole = session.facts["model_parameters"] = window.parameters + session.missing_parameters
+        session.note(f"this rank holds {window.parameters:,} of the {whole:,} parameters of the model")
     job = {
         "step": report.graph_document(session, recorder, window),
         "loop": _loop_document(session, steps),
@@ -174,7 +182,11 @@ def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
 
 
 def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
-    if steps.backwards and session.policy == "cuda":
+    if session.children and not (steps.backwards or steps.counts):
+        command, location = session.children[-1]
+        reason = f"the script trained in a child process that cannot be traced: trace its command instead ({command})"
+        return {"reason": reason, "location": location or None}
+    if steps.backwards > 1 and session.policy == "cuda":
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
     if session.stopped_at or session.is_over:
         return time_failure(session)

@@ -28,7 +28,6 @@ def install_patches(session: TraceSession) -> None:
     _redirect_checkpoints(session)
     _skip_shell_commands(session)
     _recompute_whole_blocks()
-    _replace_data_parallel(session)
     _allow_foreach()
     _dense_gradients(session)
     torch.inference_mode = torch.autograd.grad_mode.inference_mode = _inference_mode
@@ -123,21 +122,6 @@ def _recompute_whole_blocks() -> None:
     if setter is not None:
         setter(False).__enter__()
     checkpoint._default_meta_extractor = lambda tensor: {"shape": tensor.shape, "dtype": tensor.dtype}
-
-
-def _replace_data_parallel(session: TraceSession) -> None:
-    class DataParallel(torch.nn.Module):
-        """The wrapped module on one device."""
-
-        def __init__(self, module: Any, *_: Any, **__: Any) -> None:
-            super().__init__()
-            session.note("nn.DataParallel is traced on one GPU")
-            self.module = module
-
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return self.module(*args, **kwargs)
-
-    torch.nn.DataParallel = torch.nn.parallel.DataParallel = DataParallel
 
 
 def _dense_gradients(session: TraceSession) -> None:

@@ -7,7 +7,7 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
 from leadline.graphs.torch.worker.libraries import last_user_line
 
@@ -133,7 +133,9 @@ class TraceSession:
         stopped_at: Line of the user's code at which the trace ended by its time limit, or because the script waits.
         hangs: The script waits, and computes nothing.
         recorder: Recorder of the ops, set before any part of torch is replaced.
-        after_backward: Functions to call when a backward pass ends.
+        after_backward: Functions to call when a backward pass ends; ``at_exit``: those when the script ends.
+        children: Programs of the script that may train, and the lines that start them.
+        devices_counted: The number of GPUs was read; ``missing_parameters``: those of the model on other ranks.
         framework_s: Processor seconds of importing torch here.
         began_s: Processor time when the user's own code began; ``began_bytes``: resident memory, or zero if unknown.
     """
@@ -154,6 +156,10 @@ class TraceSession:
     facts: Dict[str, Any] = field(default_factory=dict)
     recorder: Any = None
     after_backward: List[Any] = field(default_factory=list)
+    at_exit: List[Any] = field(default_factory=list)
+    children: List[Tuple[str, str]] = field(default_factory=list)
+    devices_counted: bool = False
+    missing_parameters: int = 0
     framework_s: float = 0.0
     began_s: float = 0.0
     began_bytes: int = 0
@@ -162,6 +168,11 @@ class TraceSession:
         """Add a sentence for the user, once."""
         if sentence not in self.notes:
             self.notes.append(sentence)
+
+    def count_devices(self) -> int:
+        """Return the GPUs of the simulated machine, and remember that the script may depend on their number."""
+        self.devices_counted = True
+        return self.local_size
 
     def record_startup_cost(self) -> None:
         """Record the cost of the script's own imports and data, which end when its first module is called."""

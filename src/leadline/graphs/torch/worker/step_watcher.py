@@ -1,6 +1,7 @@
 """Find the steps of a training loop, and stop the script once enough of them are recorded."""
 
 import contextlib
+import functools
 import sys
 import types
 from statistics import median
@@ -232,6 +233,7 @@ class StepWatcher:
 
         original_init, original_iter = DataLoader.__init__, DataLoader.__iter__
 
+        @functools.wraps(original_init)  # Lightning reads its signature to make loaders again
         def init(loader: Any, *args: Any, **kwargs: Any) -> None:
             kept = {name: value for name, value in kwargs.items() if name not in WORKER_SETTINGS}
             # The sixth argument is num_workers, and those after the seventh concern the workers too.

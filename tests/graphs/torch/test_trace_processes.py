@@ -1,0 +1,194 @@
+"""Traces of scripts that start processes, or that a launcher starts."""
+
+import shlex
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from leadline.core.errors import Untraceable
+from leadline.core.graph import OpKind, Stage, TracedJob
+from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.execution.processes import run_process
+from leadline.graphs.torch.trace import trace_command
+from tests.support.forked_python import run_forked
+
+PROCESSES = """
+import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+def produce(queue):
+    for number in range(100):
+        queue.put(number)
+
+def train(rank, size, numbers, ended):
+    dist.init_process_group("nccl", init_method="tcp://127.0.0.1:23456", rank=rank, world_size=size)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).to(rank), device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    data = TensorDataset(torch.rand(240, 8))
+    for (x,) in DataLoader(data, 6, sampler=DistributedSampler(data)):
+        if numbers is not None:
+            numbers.get()
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert [3.0, 2.0] == torch.tensor([torch.tensor(3.0, device="cuda"), 2.0], device="cuda").tolist()
+    if ended is not None:
+        ended.put(rank)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    size = torch.cuda.device_count()
+    if sys.argv[1] == "spawn":
+        mp.spawn(train, args=(size, None, None), nprocs=size)
+    else:
+        numbers, ended = mp.Queue(), mp.Queue()
+        helper = mp.Process(target=produce, args=(numbers,))
+        ranks = [mp.Process(target=train, args=(rank, size, numbers, ended)) for rank in range(size)]
+        for process in (helper, *ranks):
+            process.start()
+        assert 0 == ended.get()
+        for process in ranks:
+            process.join()
+            assert process.exitcode == 0
+        helper.terminate()
+"""
+
+
+@pytest.mark.parametrize("how", ["spawn", "processes beside one that makes data"])
+def test_the_first_of_the_ranks_that_a_script_starts_is_traced_in_place(tmp_path: Path, how: str) -> None:
+    job = _trace(tmp_path, PROCESSES, arguments=shlex.quote(how), gpus=4)
+    assert [op.dims for op in _collectives(job)] == [{"bytes": 4 * 72, "ranks": 4}]
+    assert (job.loop.world_size, job.loop.batch, job.loop.steps_per_epoch) == (4, 6, 10)
+    assert any("the first was traced in place of all" in note for note in job.notes)
+
+
+def test_a_launcher_of_a_process_for_each_gpu_sets_the_ranks_and_says_how_many(tmp_path: Path) -> None:
+    code = """
+    import os, torch, torch.distributed as dist
+    assert "0 0 1 1" == " ".join(os.environ[name] for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    dist.init_process_group()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda(), device_ids=[0])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(5):
+        model(torch.rand(4, 8)).sum().backward()
+        optimizer.step()
+    """
+    job = _trace(tmp_path, code, launcher="-m torch.distributed.run --nproc_per_node=gpu")
+    assert (_collectives(job), job.loop.world_size) == ([], 1)
+    assert (
+        "--nproc_per_node=gpu starts a process for each GPU: 1 GPUs were taken; --gpus sets another number" in job.notes
+    )
+
+
+def test_training_in_a_program_that_the_script_starts_is_refused_with_its_line(tmp_path: Path) -> None:
+    code = """
+    import subprocess, sys, torch
+    subprocess.run([sys.executable, "-m", "missing.module"])
+    model = torch.nn.Linear(4, 4).cuda()
+    with torch.no_grad():
+        for batch in range(5):
+            model(torch.rand(2, 4).cuda())
+    """
+    with pytest.raises(Untraceable, match="trained in a child process that cannot be traced") as caught:
+        _trace(tmp_path, code)
+    assert f"{tmp_path}/train.py:3" == caught.value.location
+
+
+def test_data_parallelism_in_one_process_splits_the_batch_among_the_gpus_of_the_machine(tmp_path: Path) -> None:
+    code = """
+    import torch
+    from torch.utils.data import DataLoader
+    model = torch.nn.DataParallel(torch.nn.Linear(8, 4)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in DataLoader(torch.rand(96, 8), 12):
+        out = model(x)
+        assert out.shape == (12, 4)
+        out.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+    job = _trace(tmp_path, code, gpus=3)
+    assert [tuple(op.dims[axis] for axis in "mnk") for op in job.step.ops if op.name == "aten.addmm"] == [(4, 4, 8)]
+    assert (job.loop.world_size, job.loop.batch, job.loop.steps_per_epoch) == (3, 4, 8)
+    sent = [(op.stage, op.name, op.dims["bytes"]) for op in _collectives(job)]
+    assert sent == [(Stage.FORWARD, "c10d.broadcast", 4 * 36), (Stage.BACKWARD, "c10d.reduce", 4 * 36)]
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("torch.distributed.rpc.init_rpc('worker0', rank=0, world_size=2)", "trains by calls of other processes"),
+        (
+            "torch.distributed.pipelining.PipelineStage(None, 0, 2, 'cuda')",
+            "trains in pipeline stages",
+        ),
+    ],
+)
+def test_jobs_whose_ranks_differ_are_refused(tmp_path: Path, call: str, reason: str) -> None:
+    code = f"import torch.distributed.rpc\nimport torch.distributed.pipelining\n{call}\n"
+    with pytest.raises(Untraceable, match=reason) as caught:
+        _trace(tmp_path, code)
+    assert f"{tmp_path}/train.py:3" == caught.value.location
+
+
+MESH = """
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+
+mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("data", "tensor"))
+block = torch.nn.Sequential(torch.nn.LayerNorm(16), torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
+block = parallelize_module(block.cuda(), mesh["tensor"], {
+    "0": SequenceParallel(), "1": ColwiseParallel(input_layouts=Shard(1)),
+    "3": RowwiseParallel(output_layouts=Shard(1)),
+})
+model = fully_shard(block, mesh=mesh["data"])
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(9):
+    model(torch.rand(4, 5, 16, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_rank_of_a_device_mesh_has_its_share_of_work_weights_and_collectives(tmp_path: Path) -> None:
+    job = _trace(tmp_path, MESH, launcher="-m torch.distributed.run --nproc_per_node=4")
+    products = sum(op.flops for op in job.step.ops if op.kind is OpKind.GEMM)
+    # Two products of 40 tokens (those of both tensor ranks) by 16 x 32 weights, and twice that backward.
+    assert products == 2 * 3 * 2 * 40 * 16 * 32
+    shards = (16 * 64 + 64 + 64 * 16) // 2 + 16 + 2 * 16  # weights of one tensor rank; FSDP halves them again
+    assert shards / 2 == job.step.parameters
+    assert job.loop.model_parameters == 16 * 64 + 64 + 64 * 16 + 3 * 16
+    sent = Counter(
+        (op.stage, op.name.rpartition(".")[2], op.dims["bytes"], op.dims["ranks"]) for op in _collectives(job)
+    )
+    tokens = 4 * 4 * 10 * 16
+    assert Counter(
+        {
+            (Stage.FORWARD, "_allgather_base_", 4 * shards, 2): 1,
+            (Stage.BACKWARD, "_reduce_scatter_base_", 4 * shards, 2): 1,
+            (Stage.FORWARD, "all_gather_into_tensor", tokens, 2): 1,
+            (Stage.FORWARD, "reduce_scatter_tensor", tokens, 2): 1,
+            (Stage.BACKWARD, "all_gather_into_tensor", tokens, 2): 1,
+            (Stage.BACKWARD, "reduce_scatter_tensor", tokens, 2): 1,
+        }
+    ) == Counter({key: count for key, count in sent.items() if key[1] != "all_reduce"})
+
+
+def _collectives(job: TracedJob) -> list:
+    return [op for op in job.step.ops if op.kind is OpKind.COMMUNICATION]
+
+
+def _trace(folder: Path, code: str, *, launcher: str = "", arguments: str = "", gpus: int = 1) -> TracedJob:
+    script = folder / "train.py"
+    script.write_text(textwrap.dedent(code))
+    words = (sys.executable, *launcher.split(), str(script), *shlex.split(arguments))
+    workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words), gpus=gpus)
+    # The script's own processes start as in a fresh interpreter.
+    runner = run_process if "mp.Process" in code else run_forked
+    return trace_command(workload, runner=runner, cwd=folder, timeout_s=60)
