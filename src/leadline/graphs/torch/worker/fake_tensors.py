@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from leadline.graphs.torch.worker.loops import read_locals
+from leadline.graphs.torch.worker.expressions import read_locals
 
 BACKEND = "fgpu"
 """Name given to PyTorch's spare device slot (PrivateUse1), which represents the GPU inside the trace."""

@@ -6,7 +6,7 @@ import operator
 import os
 import sys
 import types
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch.utils.data import IterableDataset
@@ -229,10 +229,15 @@ def _epoch_length(
     if limit_loop is not None:
         notes.append(f"{limit_loop.times} steps are read from `{limit_loop.text}` in line {limit_loop.line}")
         return _apply_step_limit(per_epoch, None, limit_loop.times)
+    notes += _loop_notes([*outer, *([inner] if inner is not None else [])])
+    if inner is not None and inner.joined:
+        per_epoch = None
     if per_epoch is None and inner is not None and inner.times is not None:
-        per_epoch = max(1, inner.times)
+        # Backward passes of the same loop accumulate, those of a loop within it are one round of it.
+        is_shared = any(_same_loop(update.loops[-1:], [inner]) for update in observed.updates)
+        per_epoch = max(1, inner.times // (accumulation if is_shared else 1))
         notes.append(f"{per_epoch} steps are read from the loop over `{inner.text}` in line {inner.line}")
-    if loader is None and inner is not None and inner.times is None:
+    if inner is not None and inner.times is None and (loader is None or inner.joined):
         notes.append(
             f"the end of the loop over `{inner.text}` in line {inner.line} depends on the run: steps are unknown"
         )
@@ -249,6 +254,19 @@ def _epoch_length(
     if not outer and (per_epoch is not None if loader is None else step and step.loops):
         return per_epoch, 1
     return _read_options(observed, per_epoch, notes)
+
+
+def _loop_notes(loops: List[EnclosingLoop]) -> Iterator[str]:
+    """Yield the assumptions on the lengths of loops."""
+    for loop in loops:
+        if loop.varies_with:
+            yield f"the loop over `{loop.text}` is assumed to be as long in each pass of `{loop.varies_with}`"
+        if loop.may_end:
+            yield f"the loop over `{loop.text}` in line {loop.line} may end early, by {loop.may_end}"
+
+
+def _same_loop(loops: List[EnclosingLoop], others: List[EnclosingLoop]) -> bool:
+    return [(loop.line, loop.text) for loop in loops] == [(loop.line, loop.text) for loop in others]
 
 
 def _apply_step_limit(

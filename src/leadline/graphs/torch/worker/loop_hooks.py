@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loader_module
 
 from leadline.graphs.torch.worker.batches import batch_tensors
+from leadline.graphs.torch.worker.expressions import read_locals
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
-from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
+from leadline.graphs.torch.worker.loops import enclosing_loops, user_frames
 from leadline.graphs.torch.worker.session import call_after
 
 WATCHED_STEPS = 4

@@ -45,7 +45,8 @@ def end_with(answer: Dict[str, Any], request: Dict[str, Any]) -> NoReturn:
     # A whole answer appears at once: the parent may read as soon as the file exists.
     target = Path(request["answer"])
     part = target.with_suffix(".part")
-    part.write_text(json.dumps(answer), encoding="utf-8")
+    # A message may hold bytes that are no text, as surrogates, which JSON cannot hold.
+    part.write_text(json.dumps(answer, ensure_ascii=False), encoding="utf-8", errors="replace")
     part.replace(target)
     sys.stdout.flush()
     os._exit(0)
@@ -90,7 +91,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
 
 def install_hooks(session: TraceSession) -> Any:
     """Set up the simulated device and all hooks, and return the recorder and the step watcher."""
-    from leadline.graphs.torch.worker import distributed, fake_cuda, patches, rnn, tensor_methods
+    from leadline.graphs.torch.worker import distributed, fake_cuda, patches, rnn, sparse, stand_ins, tensor_methods
     from leadline.graphs.torch.worker.recorder import Recorder
     from leadline.graphs.torch.worker.step_watcher import StepWatcher
 
@@ -101,6 +102,8 @@ def install_hooks(session: TraceSession) -> Any:
     tensor_methods.install_tensor_methods(session)
     patches.install_patches(session)
     rnn.install_recurrent_layers(session)
+    sparse.install_sparse_matrices()
+    stand_ins.install_stand_ins(session)
     distributed.install_process_groups(session)
     steps = StepWatcher(session, recorder)
     steps.install()

@@ -184,6 +184,8 @@ class StepWatcher:
 
     def _after_backward(self) -> None:
         self.backwards += 1
+        if self.session.policy == "cuda" and not self.recorder.serial and (self.optimizers or self.backwards > 1):
+            raise StopTrace  # it trains on the CPU
         for after in self.session.after_backward:
             after()
         if self.optimizers:
