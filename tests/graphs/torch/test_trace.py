@@ -215,6 +215,7 @@ def test_a_script_that_sleeps_ends_at_its_limit(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time\ntime.sleep(1000)\n")
     workload = Workload(ModelSource(ModelKind.COMMAND, "train", words))
     began = time.monotonic()
-    with pytest.raises(Untraceable, match="did not reach its second training step in the time allowed"):
+    with pytest.raises(Untraceable, match="did not reach its second training step in the time allowed") as caught:
         trace_command(workload, runner=run_process, cwd=tmp_path, timeout_s=1)
+    assert f"{tmp_path}/train.py:2" == caught.value.location
     assert time.monotonic() - began < 60  # the wall-clock limit, 64 s, was not needed

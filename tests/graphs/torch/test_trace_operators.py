@@ -44,7 +44,8 @@ def test_a_product_with_a_sparse_matrix_computes_two_flops_per_entry_and_column(
     products = Counter((op.stage, op.flops) for op in job.step.ops if op.name == "leadline.spmm")
     entries = EDGES if "coo" in converted and device == "cuda" else products.most_common()[0][0][1] / 2 / 32
     assert entries == pytest.approx(EDGES, rel=0.02)  # places that occur twice are one entry
-    assert products == {(stage, 2 * entries * width): 1 for stage in (Stage.FORWARD, Stage.BACKWARD) for width in (32, 7)}
+    stages, widths = (Stage.FORWARD, Stage.BACKWARD), (32, 7)
+    assert products == {(stage, 2 * entries * width): 1 for stage in stages for width in widths}
     assert (job.step.device_type, job.step.parameters, job.loop.epochs) == (device, 64 * 32 + 32 * 7, 20)
 
 

@@ -70,8 +70,8 @@ def loops_of(tmp_path):
         ("for e in range(3):\n    for a in [[1, 2], [3], [4, 5, 6]]:\n        for b in a:\n            step()\n",
          [(3, False), (6, False)]),
         ("for n in range(4):\n    for i in range(10 * (n + 1)):\n        step()\n", [(100, False)]),
-        ("d = {1: [1] * 9, 2: [1] * 20}\nfor k, v in tqdm(d.items()):\n    for i in range(0, len(v), 4):\n"
-         "        step()\n", [(8, False)]),
+        ("d = {1: [1] * 9, 2: [1] * 20}\nfor k, v in tqdm(d.items()):\n    for i in range(0, len(v), 4): step()\n",
+         [(8, False)]),
         ("for n, a in enumerate([[1], [2, 3]]):\n    for c in range(2):\n        for b in a:\n            step()\n",
          [(6, False)]),
         ("for a in iter([[1], [2]]):\n    for b in a:\n        step()\n", [(2, False)]),
@@ -80,8 +80,8 @@ def loops_of(tmp_path):
          [(2, False), (None, False)]),
     ],
     ids=["expression", "attribute", "through a call", "while true", "count", "steps inside", "calls user code", "names",
-         "dictionary", "no loop", "no number", "too many", "too many to count", "increment", "start", "lists", "growing",
-         "dictionary of lists", "three levels", "iterator", "unreadable lists", "phases"],
+         "dictionary", "no loop", "no number", "too many", "too many to count", "increment", "start", "lists",
+         "growing", "dictionary of lists", "three levels", "iterator", "unreadable lists", "phases"],
 )  # fmt: skip
 def test_a_loop_runs_as_often_as_its_source_says(loops_of, source, expected):
     assert expected == loops_of(source)
@@ -101,5 +101,5 @@ def test_a_condition_that_may_end_a_loop_is_read_unless_it_is_an_option(loops_of
 
 
 def test_a_length_that_a_call_decides_is_assumed_for_all_passes(loops_of):
-    source = "def cut(a):\n    return a\nfor a in [[1], [2, 3]]:\n    rows = cut(a)\n    for b in rows:\n        step()\n"
+    source = "def cut(a):\n    return a\nfor a in [[1], [2, 3]]:\n    rows = cut(a)\n    for b in rows: step()\n"
     assert loops_of(source, ("times", "varies_with")) == [(2, ""), (1, "[[1], [2, 3]]")]

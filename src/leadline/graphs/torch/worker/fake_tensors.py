@@ -96,6 +96,7 @@ VALUE_OPS = VIEWS | {"max", "min", "amax", "amin", "sum", "any", "all", "eq", "n
 aten = torch.ops.aten
 
 UNIQUE = (aten._unique2, aten._unique, aten.unique_dim, aten.unique_consecutive)
+NMS = "torchvision.nms"
 INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index)
 
 
@@ -180,7 +181,7 @@ def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any
         return _pack(*args, **kwargs)
     if packet is aten.bincount:
         return _new_tensor((max(1, args[2] if len(args) > 2 else kwargs.get("minlength", 0)),), args[0], torch.int64)
-    return NotImplemented
+    return _new_tensor((args[0].shape[0],), args[0], torch.int64) if str(packet) == NMS else NotImplemented
 
 
 def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
@@ -190,7 +191,7 @@ def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
         selectors = [args[1]]
     elif packet in INDEXING:
         selectors = [selector for selector in args[1] if _is_mask(selector)]
-    elif packet in (aten.nonzero, aten.repeat_interleave, *UNIQUE):
+    elif str(packet) == NMS or packet in (aten.nonzero, aten.repeat_interleave, *UNIQUE):
         selectors = [args[0]]
     else:
         return None

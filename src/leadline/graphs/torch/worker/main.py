@@ -117,8 +117,8 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
     signal.setitimer(signal.ITIMER_REAL, session.limit_s + CHECK_S, CHECK_S)
     try:
         run()
-    except StopTrace:
-        return
+    except StopTrace as stop:
+        session.stopped_at = _user_line(stop)
     except SystemExit as end:
         if end.code not in (None, 0) and not steps.evaluating:
             raise ScriptFailure(f"the script exited with code {end.code!r}; run it once by hand to see why") from end
@@ -187,7 +187,8 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
     if steps.backwards and session.policy == "cuda":
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
     if session.is_over:
-        return {"reason": "the script did not reach its second training step in the time allowed; shorten its start"}
+        reason = "the script did not reach its second training step in the time allowed; shorten what runs before it"
+        return {"reason": reason, "location": session.stopped_at}
     if steps.backwards == 1 or steps.counts:
         return {"reason": "the script ended after one training step; give it data for at least three"}
     return {"reason": "the script ended without a backward pass, an optimizer step or a model call on the device"}
@@ -195,10 +196,7 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
 
 def failure_document(error: BaseException, advice: str = "the trace stopped here") -> Dict[str, Any]:
     """Return the reason of a failure, and the line of the user's own code where it happened."""
-    frames = traceback.extract_tb(error.__traceback__)
-    folder = str(Path(sys.argv[0]).absolute().parent)
-    user_frames = [frame for frame in frames if is_user_file(frame.filename, folder)]
-    location = f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
+    location = _user_line(error)
     if isinstance(error, SyntaxError) and error.filename:
         location = f"{error.filename}:{error.lineno}"
     if isinstance(error, ScriptFailure):
@@ -207,6 +205,13 @@ def failure_document(error: BaseException, advice: str = "the trace stopped here
     if _needs_network(error):
         advice = "the trace has no network, so download what it needs first"
     return {"reason": f"{type(error).__name__}: {message or 'no message'}; {advice}", "location": location}
+
+
+def _user_line(error: BaseException) -> Optional[str]:
+    """Return the innermost line of the user's own code that an error passed."""
+    folder = str(Path(sys.argv[0]).absolute().parent)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_user_file(frame.filename, folder)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
 
 
 def _needs_network(error: Optional[BaseException]) -> bool:

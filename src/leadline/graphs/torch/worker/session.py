@@ -123,6 +123,7 @@ class TraceSession:
         world_size: Processes of the job; ``local_size``: those on this node.
         began: Clocks when the trace began.
         limit_s: Time that the script may use, without waiting for a processor; a hang uses it up, too.
+        stopped_at: The user's line where the trace ended.
         recorder: Recorder of the ops, set before any part of torch is replaced.
         after_backward: Functions to call when a backward pass ends.
         framework_s: Processor seconds of importing torch here.
@@ -141,6 +142,7 @@ class TraceSession:
     notes: List[str] = field(default_factory=list)
     fallbacks: "collections.Counter[str]" = field(default_factory=collections.Counter)
     facts: Dict[str, Any] = field(default_factory=dict)
+    stopped_at: Optional[str] = None
     recorder: Any = None
     after_backward: List[Any] = field(default_factory=list)
     framework_s: float = 0.0
