@@ -41,7 +41,7 @@ def loops_of(tmp_path):
             if not recorded:
                 recorded.append(enclosing_loops(str(tmp_path)))
 
-        runpy.run_path(str(script), init_globals={"step": step, "tqdm": lambda items: items}, run_name="__main__")
+        runpy.run_path(str(script), init_globals={"step": step, "tqdm": lambda items, *_: items}, run_name="__main__")
         return [tuple(getattr(loop, field) for field in fields) for loop in recorded[0]]
 
     return run
@@ -98,6 +98,11 @@ def test_a_condition_that_may_end_a_loop_is_read_unless_it_is_an_option(loops_of
     source += "    for b in [1, 2]:\n        step()\n        if args.dry_run:\n            break\n"
     source += "    if e >= 2:\n        break\n    if b < 1:\n        e = 0\n    else:\n        break\n"
     assert loops_of(source, ("may_end",)) == [("`if b < 1` in line 10",), ("",)]
+
+
+def test_a_label_of_a_progress_bar_changes_no_length(loops_of):
+    source = "for e in range(3):\n    bar = tqdm([1, 2], f'epoch {e}') if tqdm else []\n    for b in bar: step()\n"
+    assert loops_of(source, ("times", "varies_with", "joined")) == [(3, "", False), (2, "", False)]
 
 
 def test_a_length_that_a_call_decides_is_assumed_for_all_passes(loops_of):

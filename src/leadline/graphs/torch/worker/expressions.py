@@ -8,6 +8,8 @@ from typing import Any, Dict
 
 FUNCTIONS: Dict[str, Any] = {function.__name__: function for function in (len, int, float, round, min, max, abs, range)}
 METHODS, VIEWS = ("size", "numel", "ceil", "floor"), ("items", "keys", "values")
+READABLE = {*FUNCTIONS, *METHODS, *VIEWS}
+"""Functions and methods that ``evaluate`` calls."""
 OPERATORS: Dict[Any, Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,

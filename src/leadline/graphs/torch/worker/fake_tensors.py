@@ -133,7 +133,8 @@ def known_value(tensor: torch.Tensor) -> Any:
 def remember_value(tensor: torch.Tensor, host: torch.Tensor) -> None:
     """Remember the host values of a device tensor."""
     if not isinstance(host, FakeTensor) and host.numel() * host.element_size() <= KEPT_LIMIT_BYTES:
-        tensor.__dict__["_known"] = host.detach()
+        # A copy to the device of a part of a tensor has no gaps.
+        tensor.__dict__["_known"] = host.detach() if host.stride() == tensor.stride() else host.detach().contiguous()
 
 
 def infer_value(func: Any, args: Any, out: Any) -> None:

@@ -112,6 +112,8 @@ def _sampled_bytes(elements: Iterable[Any], count: int, visited: Set[int]) -> fl
     return sum(sizes) * count / len(sizes)
 
 
+WATCHED_FOR_BATCHES = 3
+"""Steps without a new batch between them that show a training on one batch."""
 EPOCH_OPTIONS = (
     "epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "total_epochs", "nepochs", "niter",
 )  # fmt: skip
@@ -144,6 +146,7 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
     evaluation_batches = _evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
     facts["evaluation_batches_per_epoch"] = evaluation_batches
     facts["notes"] = notes
+    facts["one_batch"] = _trains_on_one_batch(observed)
     return facts
 
 
@@ -151,6 +154,20 @@ def _typical_step(observed: LoopObservations) -> Optional[WatchedStep]:
     """Return the last step that was read, or the last backward pass without an optimizer object."""
     with_loader = [step for step in observed.steps if step.loader is not None]
     return next(reversed(with_loader or observed.steps or observed.updates), None)
+
+
+def _step_loader(observed: LoopObservations, step: Optional[WatchedStep]) -> Any:
+    """Return the loader that the steps draw their batches from, if any."""
+    return step.loader if step and not _trains_on_one_batch(observed) else None
+
+
+def _trains_on_one_batch(observed: LoopObservations) -> bool:
+    """Return whether the steps drew no batches of their own, as after ``next(iter(loader))``."""
+    step = _typical_step(observed)
+    if step is None or len(observed.steps) < WATCHED_FOR_BATCHES:
+        return False
+    is_iterated = any(loop.iterable is step.loader or loop.times is None for loop in step.loops)
+    return not is_iterated and observed.batch_count == observed.steps[0].batches
 
 
 def _accumulation(observed: LoopObservations, notes: List[str]) -> int:
@@ -216,10 +233,10 @@ def _epoch_length(
     observed: LoopObservations, step: Optional[WatchedStep], batches: Optional[int], accumulation: int, notes: List[str]
 ) -> Tuple[Optional[int], Optional[float]]:
     """Return optimizer steps per epoch and epochs."""
-    loader = step.loader if step else None
     framework = observed.framework.get("framework")
+    loader = _step_loader(observed, step)
     per_epoch = None
-    if batches is not None:
+    if batches is not None and not _trains_on_one_batch(observed):
         per_epoch = max(1, math.ceil(batches / accumulation) if framework else batches // accumulation)
     if framework:
         epochs, limit = observed.framework.get("epochs"), observed.framework.get("max_steps")
@@ -242,6 +259,18 @@ def _epoch_length(
             f"the end of the loop over `{inner.text}` in line {inner.line} depends on the run: steps are unknown"
         )
         return None, None
+    return _epochs(observed, outer, per_epoch, step, notes)
+
+
+def _epochs(
+    observed: LoopObservations,
+    outer: List[EnclosingLoop],
+    per_epoch: Optional[int],
+    step: Optional[WatchedStep],
+    notes: List[str],
+) -> Tuple[Optional[int], Optional[float]]:
+    """Return steps per epoch and epochs, from the loops around those over batches or else the script's options."""
+    loader = _step_loader(observed, step)
     phases = [loop for loop in outer if _is_over_phases(loop)]
     if phases:
         notes.append(f"one of the phases in `{phases[0].text}` in line {phases[0].line} is assumed to train")
@@ -251,6 +280,10 @@ def _epoch_length(
         locations = " and ".join(f"`{loop.text}` in line {loop.line}" for loop in outer)
         notes.append(f"{epochs} epochs are read from the loop over {locations}")
         return per_epoch if per_epoch is not None or loader is not None else 1, epochs
+    if any(loop.times is not None for loop in outer):
+        unread = next(loop for loop in outer if loop.times is None)
+        notes.append(f"the epochs are unknown, as the length of the loop over `{unread.text}` in line {unread.line} is")
+        return per_epoch, None
     if not outer and (per_epoch is not None if loader is None else step and step.loops):
         return per_epoch, 1
     return _read_options(observed, per_epoch, notes)

@@ -10,6 +10,7 @@ from argparse import Namespace
 from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from leadline.graphs.torch.worker.expressions import (
+    READABLE,
     UnreadableExpression,
     called_name,
     evaluate,
@@ -166,7 +167,12 @@ def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
     """Return what a loop iterates over, without wrappers, and how often; ``None`` where either is unknown."""
     iterable, count = None, None
     try:
-        iterable = evaluate(_unwrap(node.iter, node.target)[0], frame)
+        iterated = _unwrap(node.iter, node.target)[0]
+        if called_name(iterated) == "split" and isinstance(iterated.func, ast.Attribute):
+            # As the splitters of scikit-learn, which are folds of a cross-validation.
+            iterable = range(evaluate(iterated.func.value, frame).n_splits)
+        else:
+            iterable = evaluate(iterated, frame)
         iterable = getattr(iterable, "iterable", iterable)
         count = len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
@@ -201,7 +207,7 @@ def _join_varying(nodes: List[Any], loops: List[EnclosingLoop], frame: Any) -> L
         for first in range(last):
             if _is_over_names(loops[first]) or not (kind := _depends(nodes[last], nodes[first])):
                 continue
-            if kind == THROUGH_CALL:
+            if kind == INDIRECT:
                 varying = loops[last]._replace(varies_with=loops[first].text)
                 return [*_join_varying(nodes[:last], loops[:last], frame), varying, *loops[last + 1 :]]
             text = "` and `".join(loop.text for loop in loops[first : last + 1])
@@ -216,29 +222,40 @@ def _is_over_names(loop: EnclosingLoop) -> bool:
     return isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
 
 
-DIRECT, THROUGH_CALL = "direct", "through a call"
+DIRECT, INDIRECT = "direct", "through assignments or calls"
 
 
 def _depends(inner: Any, outer: Any) -> str:
     """Return how the length of a loop depends on the variables of an outer one, empty if it does not."""
     if not isinstance(outer, ast.For):
         return ""
-    targets = _names_read([outer.target])
+    targets = set(_variables(outer.target))
+    names = set(_variables(_bound_of(inner)))
+    if not names.isdisjoint(targets):
+        return DIRECT
+    names.update(_variables(_bound_of(inner), within_calls=True))
     assignments = [node for node in ast.walk(outer) if isinstance(node, ast.Assign)]
-    for kind in (DIRECT, THROUGH_CALL):
-        names = set(_names_read([_bound_of(inner)]))
-        for _ in assignments:
-            # A call may give as many elements each time, such as those of an epoch in another order.
-            sources = [
-                node.value
-                for node in assignments
-                if (kind == THROUGH_CALL or not isinstance(node.value, ast.Call))
-                and not names.isdisjoint(_names_read(node.targets))
-            ]
-            names |= _names_read(sources)
-        if not names.isdisjoint(targets):
-            return kind
-    return ""
+    for _ in assignments:
+        for node in assignments:
+            if any(not names.isdisjoint(_variables(target)) for target in node.targets):
+                names.update(_variables(node.value, within_calls=True))
+    return "" if names.isdisjoint(targets) else INDIRECT
+
+
+def _variables(node: Any, *, within_calls: bool = False) -> Iterator[str]:
+    """Yield the variables that decide how long a value is, without those that calls of the user's functions take."""
+    if isinstance(node, ast.Name):
+        yield node.id
+        return
+    parts = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Call) and called_name(node) in WRAPPERS:
+        parts = node.args[:1]  # others are labels and limits
+    elif isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Call) and not within_calls and called_name(node) not in READABLE
+    ):
+        parts = []
+    for part in parts:
+        yield from _variables(part, within_calls=within_calls)
 
 
 def _total(nodes: List[Any], frame: Any) -> Optional[int]:

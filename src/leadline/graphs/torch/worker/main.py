@@ -172,6 +172,8 @@ def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
     facts = {**loop_hooks.read_facts(), **session.facts, **steps.loading()}
     for sentence in facts.pop("notes", ()):
         session.note(sentence)
+    if facts.pop("one_batch", False):
+        facts.pop("loading", None)  # the steps load nothing
     if steps.evaluation is not None and steps.evaluation_batches and facts.get("evaluation_batches_per_epoch") is None:
         facts["evaluation_batches_per_epoch"] = steps.evaluation_batches
     if steps.optimizers and not facts.get("optimizer"):
