@@ -94,10 +94,11 @@ def test_the_users_code_is_never_called_to_find_a_bound(loops_of):
 
 
 def test_a_condition_that_may_end_a_loop_is_read_unless_it_is_an_option(loops_of):
-    source = "import argparse\nargs = argparse.Namespace(dry_run=False)\nfor e in range(3):\n"
+    source = "import argparse\nargs = argparse.Namespace(dry_run=False)\nonly_once = False\nfor e in range(3):\n"
     source += "    for b in [1, 2]:\n        step()\n        if args.dry_run:\n            break\n"
+    source += "        if b > 1 and only_once:\n            break\n"
     source += "    if e >= 2:\n        break\n    if b < 1:\n        e = 0\n    else:\n        break\n"
-    assert loops_of(source, ("may_end",)) == [("`if b < 1` in line 10",), ("",)]
+    assert loops_of(source, ("may_end",)) == [("`if b < 1` in line 13",), ("",)]
 
 
 def test_a_label_of_a_progress_bar_changes_no_length(loops_of):

@@ -141,13 +141,25 @@ def _early_end(loop: Any, frame: Any) -> str:
             isinstance(child, ast.Break) for child in (*node.body, *node.orelse)
         ):
             continue
-        try:  # an option of the command line stays as it is
-            is_option = isinstance(node.test, ast.Attribute) and isinstance(evaluate(node.test.value, frame), Namespace)
-        except UnreadableExpression:
-            is_option = False
-        if not is_option and _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq)) is None:
+        if (
+            not _stays_false(node.test, loop, frame)
+            and _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq)) is None
+        ):
             return f"`if {_source(node.test, frame)}` in line {node.lineno}"
     return ""
+
+
+def _stays_false(test: Any, loop: Any, frame: Any) -> bool:
+    """Return whether a condition is false in all passes: a setting, or a conjunction with a setting."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(_stays_false(operand, loop, frame) for operand in test.values)
+    try:
+        if isinstance(test, ast.Attribute):  # options of the command line stay as they are
+            return isinstance(evaluate(test.value, frame), Namespace) and not evaluate(test, frame)
+        assigned = [target_name(part) for node in ast.walk(loop) for part in getattr(node, "targets", [])]
+        return isinstance(test, ast.Name) and test.id not in assigned and evaluate(test, frame) is False
+    except UnreadableExpression:
+        return False
 
 
 def _same_loop(statements: List[Any]) -> Iterator[Any]:
@@ -247,7 +259,7 @@ def _variables(node: Any, *, within_calls: bool = False) -> Iterator[str]:
     if isinstance(node, ast.Name):
         yield node.id
         return
-    parts = list(ast.iter_child_nodes(node))
+    parts: Sequence[ast.AST] = list(ast.iter_child_nodes(node))
     if isinstance(node, ast.Call) and called_name(node) in WRAPPERS:
         parts = node.args[:1]  # others are labels and limits
     elif isinstance(node, ast.JoinedStr) or (

@@ -19,7 +19,7 @@ class _Result(NamedTuple):
 
     shapes: Tuple[Any, ...]
     structure: Any
-    count: int
+    calls: int
 
 
 class RepeatedCalls:
@@ -47,7 +47,7 @@ class RepeatedCalls:
     def answer(self, call: Any, module: Any) -> Optional[List[Any]]:
         """Return a new result for such a call in a list, or ``None`` if it must run."""
         result = self._results.get(call)
-        if result is None or result.count < ALIKE:
+        if result is None or result.calls < ALIKE:
             return None
         self.session.check_time()
         name = type(module).__name__
@@ -63,7 +63,7 @@ class RepeatedCalls:
             return
         before = self._results.get(call)
         is_alike = before is not None and (before.shapes, before.structure) == (shapes, structure)
-        self._results[call] = _Result(shapes, structure, before.count + 1 if before and is_alike else 1)
+        self._results[call] = _Result(shapes, structure, before.calls + 1 if before and is_alike else 1)
 
 
 def _shapes(leaves: List[Any]) -> Optional[Tuple[Any, ...]]:
