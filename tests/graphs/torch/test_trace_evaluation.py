@@ -132,3 +132,20 @@ def test_features_of_a_whole_data_set_are_made_without_running_every_layer(tmp_p
     assert sum(op.name == "aten.addmm" for op in job.step.ops) == 101  # the step runs the teacher as it is
     note = "calls of Sequential without gradients before training are assumed to be like the first 3"
     assert note in job.notes
+
+
+ONE_BATCH = """
+(x,) = next(iter(DataLoader(training, 8)))
+layers = [nn.Linear(4, 4).cuda() for _ in range(2)]
+for layer in layers:
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for step in range(25):
+        layer(x.cuda()).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_steps_on_one_batch_load_nothing_and_are_no_passes_over_the_data_set(tmp_path):
+    loop = trace(tmp_path, DATA + ONE_BATCH).loop
+    assert (loop.steps_per_epoch, loop.epochs, loop.batch) == (25, 2, 8)
+    assert loop.loading is None

@@ -174,6 +174,32 @@ def test_lbfgs_runs_all_its_iterations_with_a_note(tmp_path):
     assert job.loop.steps_per_epoch == 9
 
 
+def test_a_list_of_images_is_a_batch_and_a_part_of_a_tensor_is_copied_without_gaps(tmp_path):
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        from torch import nn
+        ids = torch.arange(200).view(10, 20)
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.filters, self.table = nn.Conv2d(3, 4, 3), nn.Embedding(200, 8)
+            def forward(self, images, words):
+                assert words[0].tolist() == [3, 4, 5, 6]
+                seen = torch.stack([self.filters(image[None]).sum() for image in images])
+                return seen.sum() + self.table(words).sum()
+        net = Net().cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for step in range(9):
+            net([torch.rand(3, 8, 8 + n).cuda() for n in range(5)], ids[:, 3:7].to("cuda")).backward()
+            optimizer.step()
+        """,
+    )
+    assert (job.loop.batch, job.loop.steps_per_epoch) == (5, 9)
+    assert job.step.parameters == 3 * 4 * 9 + 4 + 200 * 8
+
+
 def trace(folder: Path, code: str) -> TracedJob:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code))

@@ -66,6 +66,10 @@ def loops_of(tmp_path):
         ("i = 0\nwhile i < 1e300:\n    step()\n    break\n    i += 1\n", [(None, False)]),
         ("for i in range(1000000000000000000):\n    step()\n    break\n", [(None, False)]),
         ("i = 0\nwhile i < 20:\n    step()\n    i += 8\n", [(3, False)]),
+        ("i = 0\nwhile True:\n    step()\n    if i >= 6:\n        break\n    i += 1\n", [(7, False)]),
+        ("i = 0\nwhile True:\n    if i >= 6:\n        break\n    step()\n    i += 1\n", [(6, False)]),
+        ("class K:\n    n_splits = 5\n    def split(k): return [1]\nkfold = K()\nfor f in kfold.split(): step()\n",
+         [(5, False)]),
         ("i = 5\nwhile i <= 20:\n    step()\n    i += 5\n", [(4, False)]),
         ("for e in range(3):\n    for a in [[1, 2], [3], [4, 5, 6]]:\n        for b in a:\n            step()\n",
          [(3, False), (6, False)]),
@@ -80,7 +84,8 @@ def loops_of(tmp_path):
          [(2, False), (None, False)]),
     ],
     ids=["expression", "attribute", "through a call", "while true", "count", "steps inside", "calls user code", "names",
-         "dictionary", "no loop", "no number", "too many", "too many to count", "increment", "start", "lists",
+         "dictionary", "no loop", "no number", "too many", "too many to count", "increment", "test first",
+         "test at the top", "folds", "start", "lists",
          "growing", "dictionary of lists", "three levels", "iterator", "unreadable lists", "phases"],
 )  # fmt: skip
 def test_a_loop_runs_as_often_as_its_source_says(loops_of, source, expected):

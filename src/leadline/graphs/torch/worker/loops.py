@@ -317,8 +317,20 @@ def _break_bound(loop: Any, frame: Any) -> Optional[Tuple[int, bool, str]]:
         if isinstance(node, ast.If) and any(isinstance(statement, ast.Break) for statement in node.body):
             bound = _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq))
             if bound is not None:
-                return bound
+                return bound[0] + _extra_rounds(loop, node, bound[2], frame), *bound[1:]
     return None
+
+
+def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:
+    """Return the passes of the current line beyond those of a test that follows both the line and the increment."""
+    lines = [
+        node.lineno
+        for node in ast.walk(loop)
+        if isinstance(node, ast.AugAssign) and target_name(node.target) == counter
+    ]
+    if not lines:
+        return 0
+    return int(test.lineno < lines[0]) - int(getattr(frame, "f_lineno", 0) > test.lineno)
 
 
 def _find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ...]) -> Optional[Tuple[int, bool, str]]:
