@@ -6,7 +6,8 @@ import weakref
 
 import pytest
 
-from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals
+from leadline.graphs.torch.worker.expressions import read_locals
+from leadline.graphs.torch.worker.loops import enclosing_loops
 
 
 class Thing:
@@ -66,6 +67,11 @@ def loops_of(tmp_path):
         ("i = 0\nwhile i < 1e300:\n    step()\n    break\n    i += 1\n", [(None, False)]),
         ("for i in range(1000000000000000000):\n    step()\n    break\n", [(None, False)]),
         ("i = 0\nwhile i < 20:\n    step()\n    i += 8\n", [(3, False)]),
+        ("for i, b in enumerate([0] * 9, 1):\n    step()\n    if i >= 6:\n        break\n", [(6, False)]),
+        ("for i, b in enumerate([0] * 9):\n    if i == 6:\n        break\n    step()\n    if b: pass\n",
+         [(6, False)]),
+        ("for i in range(2, 30, 2):\n    step()\n    if i >= 6:\n        break\n", [(3, False)]),
+        ("for i, b in enumerate(range(9)):\n    step()\n    if b >= 6:\n        break\n", [(9, False)]),
         ("i = 0\nwhile True:\n    step()\n    if i >= 6:\n        break\n    i += 1\n", [(7, False)]),
         ("i = 0\nwhile True:\n    if i >= 6:\n        break\n    step()\n    i += 1\n", [(6, False)]),
         ("class K:\n    n_splits = 5\n    def split(k): return [1]\nkfold = K()\nfor f in kfold.split(): step()\n",
@@ -84,7 +90,8 @@ def loops_of(tmp_path):
          [(2, False), (None, False)]),
     ],
     ids=["expression", "attribute", "through a call", "while true", "count", "steps inside", "calls user code", "names",
-         "dictionary", "no loop", "no number", "too many", "too many to count", "increment", "test first",
+         "dictionary", "no loop", "no number", "too many", "too many to count", "increment", "numbered",
+         "test before", "range", "no counter", "test first",
          "test at the top", "folds", "start", "lists",
          "growing", "dictionary of lists", "three levels", "iterator", "unreadable lists", "phases"],
 )  # fmt: skip

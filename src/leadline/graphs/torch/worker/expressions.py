@@ -2,12 +2,24 @@
 
 import ast
 import inspect
+import linecache
 import operator
 import sys
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
+MOST_COUNT = 10**15
+"""A larger number of epochs or steps, such as infinity, stands for no limit."""
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value of the script can be a number of epochs or steps."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST_COUNT
+
+
+WRAPPERS = ("enumerate", "tqdm", "trange", "track", "islice", "zip", "iter")
+"""Functions that give the elements of their first argument."""
 FUNCTIONS: Dict[str, Any] = {function.__name__: function for function in (len, int, float, round, min, max, abs, range)}
-METHODS, VIEWS = ("size", "numel", "ceil", "floor"), ("items", "keys", "values")
+METHODS, VIEWS = ("size", "numel", "ceil", "floor", "__len__"), ("items", "keys", "values")
 READABLE = {*FUNCTIONS, *METHODS, *VIEWS}
 """Functions and methods that ``evaluate`` calls."""
 OPERATORS: Dict[Any, Any] = {
@@ -109,3 +121,23 @@ def target_name(node: Any) -> str:
     if isinstance(node, ast.Attribute):
         return f"{target_name(node.value)}.{node.attr}"
     return getattr(node, "id", "")
+
+
+_trees: Dict[str, Optional[ast.AST]] = {}
+
+
+def parse_file(path: str) -> Optional[ast.AST]:
+    """Return the syntax tree of a source file, or ``None`` if there is none."""
+    if path not in _trees:
+        source = "".join(linecache.getlines(path))
+        try:
+            _trees[path] = ast.parse(source) if source else None
+        except SyntaxError:
+            _trees[path] = None
+    return _trees[path]
+
+
+def source_text(node: ast.expr, frame: Any) -> str:
+    """Return the text of an expression, on one line."""
+    text = ast.get_source_segment("".join(linecache.getlines(frame.f_code.co_filename)), node) or ""
+    return " ".join(text.split())

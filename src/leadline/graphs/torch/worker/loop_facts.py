@@ -11,7 +11,8 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 import torch
 from torch.utils.data import IterableDataset
 
-from leadline.graphs.torch.worker.loops import EnclosingLoop, is_count
+from leadline.graphs.torch.worker.expressions import is_count
+from leadline.graphs.torch.worker.loops import EnclosingLoop
 
 
 class WatchedStep(NamedTuple):
@@ -247,7 +248,7 @@ def _epoch_length(
         notes.append(f"{limit_loop.times} steps are read from `{limit_loop.text}` in line {limit_loop.line}")
         return _apply_step_limit(per_epoch, None, limit_loop.times)
     notes += _loop_notes([*outer, *([inner] if inner is not None else [])])
-    if inner is not None and inner.joined:
+    if inner is not None and (inner.joined or _ends_before(inner, loader, batches)):
         per_epoch = None
     if per_epoch is None and inner is not None and inner.times is not None:
         # Backward passes of the same loop accumulate, those of a loop within it are one round of it.
@@ -296,6 +297,11 @@ def _loop_notes(loops: List[EnclosingLoop]) -> Iterator[str]:
             yield f"the loop over `{loop.text}` is assumed to be as long in each pass of `{loop.varies_with}`"
         if loop.may_end:
             yield f"the loop over `{loop.text}` in line {loop.line} may end early, by {loop.may_end}"
+
+
+def _ends_before(loop: EnclosingLoop, loader: Any, batches: Optional[int]) -> bool:
+    """Return whether a loop over a loader ends by a ``break`` before its last batch."""
+    return loader is not None and loop.iterable is loader and loop.times is not None and loop.times < (batches or 0)
 
 
 def _same_loop(loops: List[EnclosingLoop], others: List[EnclosingLoop]) -> bool:

@@ -2,34 +2,23 @@
 
 import ast
 import itertools
-import linecache
-import math
 import sys
 import types
-from argparse import Namespace
 from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from leadline.graphs.torch.worker.expressions import (
+    MOST_COUNT,
     READABLE,
-    UnreadableExpression,
+    WRAPPERS,
     called_name,
     evaluate,
+    parse_file,
     read_locals,
+    source_text,
     target_name,
 )
 from leadline.graphs.torch.worker.libraries import is_user_file
-
-MOST_COUNT = 10**15
-"""A larger number of epochs or steps, such as infinity, stands for no limit."""
-
-
-def is_count(value: Any) -> bool:
-    """Return whether a value of the script can be a number of epochs or steps."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST_COUNT
-
-
-WRAPPERS = ("enumerate", "tqdm", "trange", "track", "islice", "zip", "iter")
-_trees: Dict[str, Optional[ast.AST]] = {}
+from leadline.graphs.torch.worker.loop_bounds import break_bound, early_end, while_bound
 
 
 class EnclosingLoop(NamedTuple):
@@ -77,17 +66,6 @@ def user_frames(script_folder: str) -> Iterator[Any]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-def parse_file(path: str) -> Optional[ast.AST]:
-    """Return the syntax tree of a source file, or ``None`` if there is none."""
-    if path not in _trees:
-        source = "".join(linecache.getlines(path))
-        try:
-            _trees[path] = ast.parse(source) if source else None
-        except SyntaxError:
-            _trees[path] = None
-    return _trees[path]
-
-
 def _scope(tree: ast.AST, frame: Any) -> ast.AST:
     """Return the function the frame runs, or the whole module."""
     if frame.f_code.co_name == "<module>":
@@ -115,9 +93,9 @@ def _loops_around(scope: ast.AST, line: int) -> List[Any]:
 
 
 def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
-    text, may_end = _source(_bound_of(node), frame), _early_end(node, frame)
+    text, may_end = source_text(_bound_of(node), frame), early_end(node, frame)
     if isinstance(node, ast.While):
-        times, counts_inner, counter = _while_bound(node, frame) or (None, False, "")
+        times, counts_inner, counter = while_bound(node, frame) or (None, False, "")
         return EnclosingLoop(node.lineno, counter, times, f"while {text}", None, False, counts_inner, may_end)
     iterable, count = _iterations(node, frame)
     name, names = target_name(node.target), _names_read(node.body)
@@ -127,52 +105,6 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
 def _bound_of(loop: Any) -> Any:
     """Return the expression that decides how often a loop runs."""
     return loop.test if isinstance(loop, ast.While) else loop.iter
-
-
-def _source(node: ast.expr, frame: Any) -> str:
-    text = ast.get_source_segment("".join(linecache.getlines(frame.f_code.co_filename)), node) or ""
-    return " ".join(text.split())
-
-
-def _early_end(loop: Any, frame: Any) -> str:
-    """Return the first condition for a ``break`` that depends on the run, with its line, or nothing."""
-    for node in _same_loop(loop.body):
-        if not isinstance(node, ast.If) or not any(
-            isinstance(child, ast.Break) for child in (*node.body, *node.orelse)
-        ):
-            continue
-        if (
-            not _stays_false(node.test, loop, frame)
-            and _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq)) is None
-        ):
-            return f"`if {_source(node.test, frame)}` in line {node.lineno}"
-    return ""
-
-
-def _stays_false(test: Any, loop: Any, frame: Any) -> bool:
-    """Return whether a condition is false in all passes: a setting, or a conjunction with a setting."""
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        return any(_stays_false(operand, loop, frame) for operand in test.values)
-    try:
-        if isinstance(test, ast.Attribute):  # options of the command line stay as they are
-            return isinstance(evaluate(test.value, frame), Namespace) and not evaluate(test, frame)
-        assigned = [target_name(part) for node in ast.walk(loop) for part in getattr(node, "targets", [])]
-        return isinstance(test, ast.Name) and test.id not in assigned and evaluate(test, frame) is False
-    except UnreadableExpression:
-        return False
-
-
-def _same_loop(statements: List[Any]) -> Iterator[Any]:
-    """Yield the statements of a loop, also below its conditions, whose ``break`` ends this loop."""
-    for node in statements:
-        yield node
-        if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.ClassDef)):
-            for part in ("body", "orelse", "handlers", "finalbody"):
-                yield from _same_loop(getattr(node, part, []))
-
-
-def _while_bound(node: ast.While, frame: Any) -> Optional[Tuple[int, bool, str]]:
-    return _find_comparison(node.test, node, frame, (ast.Lt, ast.LtE, ast.NotEq)) or _break_bound(node, frame)
 
 
 def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
@@ -189,7 +121,7 @@ def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
         count = len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
         count = None
-    bound = _break_bound(node, frame)
+    bound = break_bound(node, frame)
     if bound is not None and (count is None or bound[0] < count) and not bound[1]:
         count = bound[0]
     return iterable, count
@@ -273,7 +205,7 @@ def _variables(node: Any, *, within_calls: bool = False) -> Iterator[str]:
 def _total(nodes: List[Any], frame: Any) -> Optional[int]:
     """Return how often the innermost of nested loops runs in all, or ``None`` if that cannot be read."""
     if isinstance(nodes[0], ast.While):
-        bound = _while_bound(nodes[0], frame)
+        bound = while_bound(nodes[0], frame)
         return bound[0] if bound is not None and len(nodes) == 1 else None
     values, count = _iterations(nodes[0], frame)
     if len(nodes) == 1 or count is None:
@@ -309,83 +241,3 @@ def _names_read(statements: Sequence[ast.AST]) -> FrozenSet[str]:
     nodes = [node for statement in statements for node in ast.walk(statement)]
     names = [getattr(node, "id", None) or getattr(node, "attr", None) for node in nodes]
     return frozenset(name for name in names if name)
-
-
-def _break_bound(loop: Any, frame: Any) -> Optional[Tuple[int, bool, str]]:
-    """Find ``if counter >= bound: break`` directly in a loop."""
-    for node in loop.body:
-        if isinstance(node, ast.If) and any(isinstance(statement, ast.Break) for statement in node.body):
-            bound = _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq))
-            if bound is not None:
-                return bound[0] + _extra_rounds(loop, node, bound[2], frame), *bound[1:]
-    return None
-
-
-def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:
-    """Return the passes of the current line beyond those of a test that follows both the line and the increment."""
-    lines = [
-        node.lineno
-        for node in ast.walk(loop)
-        if isinstance(node, ast.AugAssign) and target_name(node.target) == counter
-    ]
-    if not lines:
-        return 0
-    return int(test.lineno < lines[0]) - int(getattr(frame, "f_lineno", 0) > test.lineno)
-
-
-def _find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ...]) -> Optional[Tuple[int, bool, str]]:
-    """Find a counter of this loop compared with a bound. Return iterations, whether an inner loop counts, counter."""
-    if isinstance(test, ast.BoolOp):
-        bounds = [_find_comparison(operand, loop, frame, operators) for operand in test.values]
-        return next((operand for operand in bounds if operand is not None), None)
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], operators):
-        return None
-    name = target_name(test.left)
-    counted = _read_counter(loop, name, frame)
-    if counted is None:
-        return None
-    try:
-        bound = evaluate(test.comparators[0], frame)
-    except UnreadableExpression:
-        return None
-    if not is_count(bound):
-        return None
-    inner, start, increment = counted
-    rounds = (bound - start) / increment
-    return math.floor(rounds) + 1 if isinstance(test.ops[0], (ast.Gt, ast.LtE)) else math.ceil(rounds), inner, name
-
-
-def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, float, float]]:
-    """Return whether an inner loop increments a counter, its start and increment; ``None`` if ``name`` is none."""
-    if not name:
-        return None
-    targets = ast.walk(loop.target) if isinstance(loop, ast.For) else ()
-    if name in [child.id for child in targets if isinstance(child, ast.Name)]:
-        start = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and loop.iter.args else None
-        first: Any = start.value if called_name(loop.iter) == "count" and isinstance(start, ast.Constant) else 0
-        tested_at_end = any(isinstance(child, ast.If) for child in loop.body[1:])
-        return False, int(first) - (1 if tested_at_end else 0), 1
-    for node in ast.walk(loop):
-        if isinstance(node, ast.AugAssign) and target_name(node.target) == name:
-            try:
-                increment = evaluate(node.value, frame) if isinstance(node.op, ast.Add) else None
-            except UnreadableExpression:
-                return None
-            if increment is None or not is_count(increment):
-                return None
-            loops = [child for child in ast.walk(loop) if isinstance(child, (ast.For, ast.While))]
-            inner = any(node in list(ast.walk(child)) for child in loops if child is not loop)
-            return inner, _first_value(name, loop, frame), increment
-    return None
-
-
-def _first_value(name: str, loop: Any, frame: Any) -> float:
-    """Return the number that a counter starts at: a constant that is assigned before the loop, else zero."""
-    tree = parse_file(frame.f_code.co_filename)
-    before = [
-        node.value.value
-        for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, ast.Assign) and node.lineno < loop.lineno and isinstance(node.value, ast.Constant)
-        if name in map(target_name, node.targets)
-    ]
-    return next((value for value in reversed(before) if isinstance(value, (int, float))), 0)

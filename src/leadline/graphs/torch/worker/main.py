@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Dict, NoReturn, Optional
 
 from leadline.graphs.torch.worker.confinement import Confinement
+from leadline.graphs.torch.worker.expressions import MOST_COUNT
 from leadline.graphs.torch.worker.libraries import is_user_file
-from leadline.graphs.torch.worker.loops import MOST_COUNT
 from leadline.graphs.torch.worker.session import ScriptFailure, StopTrace, TraceSession, resident_bytes
 
 ORPHAN_S = 120

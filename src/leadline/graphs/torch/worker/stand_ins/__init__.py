@@ -8,7 +8,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any, Iterator, Optional
 
-from leadline.graphs.torch.worker.loops import parse_file
+from leadline.graphs.torch.worker.expressions import parse_file
 from leadline.graphs.torch.worker.session import TraceSession
 
 PARTS = {
