@@ -118,6 +118,24 @@ def test_a_label_of_a_progress_bar_changes_no_length(loops_of):
     assert loops_of(source, ("times", "varies_with", "joined")) == [(3, "", False), (2, "", False)]
 
 
-def test_a_length_that_a_call_decides_is_assumed_for_all_passes(loops_of):
-    source = "def cut(a):\n    return a\nfor a in [[1], [2, 3]]:\n    rows = cut(a)\n    for b in rows: step()\n"
-    assert loops_of(source, ("times", "varies_with")) == [(2, ""), (1, "[[1], [2, 3]]")]
+PASSED = """def fit(e, rows):
+    for b in rows: step()
+for e in range(2):
+    for a in [[1], [2, 3]]:
+        cut = a[:9]
+        fit(e, ROWS)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("def cut(a):\n    return a\nfor a in [[1], [2, 3]]:\n    rows = cut(a)\n    for b in rows: step()\n",
+         [(2, ""), (1, "[[1], [2, 3]]")]),
+        (PASSED.replace("ROWS", "rows=cut"), [(2, ""), (2, ""), (1, "[[1], [2, 3]]")]),
+        (PASSED.replace("ROWS", "[1, 2]"), [(2, ""), (2, ""), (2, "")]),
+    ],
+    ids=["result", "argument", "fixed argument"],
+)  # fmt: skip
+def test_a_length_that_a_call_may_decide_is_assumed_for_all_passes(loops_of, source, expected):
+    assert loops_of(source, ("times", "varies_with")) == expected

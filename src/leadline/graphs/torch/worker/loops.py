@@ -47,12 +47,40 @@ class EnclosingLoop(NamedTuple):
 def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
     """Return the loops of the user's frames around the current call."""
     loops: List[EnclosingLoop] = []
+    caller, around = None, []
     for frame in reversed(list(user_frames(script_folder))):
         tree = parse_file(frame.f_code.co_filename)
-        if tree is not None:
-            nodes = _loops_around(_scope(tree, frame), frame.f_lineno)
-            loops += _join_varying(nodes, [_describe_loop(node, frame) for node in nodes], frame)
+        if tree is None:
+            continue
+        nodes = _loops_around(_scope(tree, frame), frame.f_lineno)
+        described = [_describe_loop(node, frame) for node in nodes]
+        if caller is not None:
+            described = [_varying_argument(*pair, frame, caller, around) for pair in zip(described, nodes)]  # noqa: B905
+        loops += _join_varying(nodes, described, frame)
+        caller, around = frame, nodes
     return loops
+
+
+def _varying_argument(loop: EnclosingLoop, node: Any, frame: Any, caller: Any, around: List[Any]) -> EnclosingLoop:
+    """Return a loop with the caller's loop that may change an argument which decides how long this one is."""
+    tree = parse_file(caller.f_code.co_filename)
+    calls = [part for part in ast.walk(tree) if isinstance(part, ast.Call)] if tree is not None else []
+    call = next((call for call in calls if _calls(call, frame, caller.f_lineno)), None)
+    if call is None or not around:
+        return loop
+    names = [name for name in frame.f_code.co_varnames[: frame.f_code.co_argcount] if name not in ("self", "cls")]
+    arguments = dict(zip(names, call.args))  # noqa: B905 - Python 3.9 has no strict
+    arguments.update({word.arg: word.value for word in call.keywords if word.arg})
+    for name in set(_variables(_bound_of(node), within_calls=True)) & set(arguments):
+        passed = ast.For(target=ast.Name(name), iter=arguments[name], body=[], orelse=[])
+        outer = next((outer for outer in around if _depends(passed, outer)), None)
+        if outer is not None:
+            return loop._replace(varies_with=source_text(outer.iter, caller))
+    return loop
+
+
+def _calls(call: ast.Call, frame: Any, line: int) -> bool:
+    return call.lineno <= line <= (call.end_lineno or line) and called_name(call) == frame.f_code.co_name
 
 
 def user_frames(script_folder: str) -> Iterator[Any]:

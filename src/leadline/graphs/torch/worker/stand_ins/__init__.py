@@ -74,7 +74,7 @@ class _Finder(MetaPathFinder, Loader):
         reason = "not installed here"
         if spec.loader_state is not None:
             try:
-                module.__loader__ = spec.loader_state.loader
+                module.__spec__, module.__loader__ = spec.loader_state, spec.loader_state.loader
                 spec.loader_state.loader.exec_module(module)
             except UNUSABLE as error:
                 if not self._is_needed(name):
@@ -82,7 +82,7 @@ class _Finder(MetaPathFinder, Loader):
                 reason = f"not usable here ({type(error).__name__})"
                 for part in [other for other in sys.modules if other.startswith(f"{name}.")]:
                     del sys.modules[part]
-                module.__path__, module.__loader__ = [], self
+                module.__path__, module.__loader__, module.__spec__ = [], self, spec
             else:
                 return
         content = importlib.import_module(f"{__name__}.{package}")
