@@ -136,7 +136,7 @@ def test_a_failing_script_is_untraceable_with_the_users_line(tmp_path: Path) -> 
 
 def test_a_message_that_is_no_text_is_reported_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(Untraceable, match=r"ValueError: no file \?\.txt") as caught:
-        trace(tmp_path, "import torch\nraise ValueError('no file \\udcff.txt')\n")
+        trace(tmp_path, "import torch\nraise ValueError('no \\x1b[1mfile\\x1b[0m \\udcff.txt')\n")
     assert f"{tmp_path}/train.py:2" == caught.value.location
 
 

@@ -6,6 +6,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import runpy
 import signal
 import socket
@@ -24,6 +25,10 @@ ORPHAN_S = 120
 """Seconds after its wall-clock limit that a worker ends itself, in case its parent is gone."""
 CHECK_S = 5.0
 """Seconds between checks of the time limit, once the wall clock has passed it."""
+
+
+COLORS = re.compile(r"\x1b\[[0-9;]*m")
+"""Codes by which messages set colors in a terminal."""
 
 
 def serve(request: Dict[str, Any], confinement: Confinement) -> None:
@@ -203,7 +208,7 @@ def failure_document(error: BaseException, advice: str = "the trace stopped here
         location = f"{error.filename}:{error.lineno}"
     if isinstance(error, ScriptFailure):
         return {"reason": str(error), "location": location}
-    message = " ".join(str(error).split())[:300].rstrip(".")
+    message = " ".join(COLORS.sub("", str(error)).split())[:300].rstrip(".")
     if _needs_network(error):
         advice = "the trace has no network, so download what it needs first"
     return {"reason": f"{type(error).__name__}: {message or 'no message'}; {advice}", "location": location}

@@ -71,7 +71,17 @@ def _disable_compilation(session: TraceSession) -> None:
     torch.compile = compile_
     torch.nn.Module.compile = compile_module
     torch.jit.script = lambda obj=None, *_, **__: obj
-    torch.jit.trace = lambda func=None, *_, **__: func
+    torch.jit.trace = _leave_untraced
+
+
+GRAPH_WRITERS = ("torch.utils.tensorboard._pytorch_graph", "tensorboardX.pytorch_graph")
+
+
+def _leave_untraced(model: Any = None, *_: Any, **__: Any) -> Any:
+    """Return the model, or for a log of its graph, which costs no time of a step, an empty graph."""
+    if sys._getframe(1).f_globals.get("__name__") in GRAPH_WRITERS:
+        return types.SimpleNamespace(graph=torch._C.Graph(), named_modules=model.named_modules)
+    return model
 
 
 def _redirect_checkpoints(session: TraceSession) -> None:
@@ -187,13 +197,16 @@ def _iterate_lbfgs(session: TraceSession) -> None:
         limit, settings = group["max_iter"], dict(group)
         before, ops = session.recorder.count, closure_ops.get(id(optimizer))
         # The first step, which no estimate uses, counts the ops of one iteration.
-        group["max_iter"] = 1 if ops is None else max(2, min(limit, LBFGS_OPS // max(ops, 1)))
-        group["tolerance_change"], group["max_eval"] = -math.inf, limit + 1
-        if ops is not None:
+        iterations = 1 if ops is None else max(1, min(limit, LBFGS_OPS // max(ops, 1)))
+        group["max_iter"], group["tolerance_change"], group["max_eval"] = iterations, -math.inf, limit + 1
+        if iterations == limit:
+            session.note(f"LBFGS is assumed to run {limit} iterations a step, each with one call of the closure")
+        elif ops is not None:
+            session.low_confidence = True
             session.note(
-                f"LBFGS is assumed to run {group['max_iter']} iterations a step, each with one call of the closure"
+                f"LBFGS is traced with {iterations} of {limit} iterations a step: "
+                f"a real step may take {limit / iterations:.0f} times as long"
             )
-            session.low_confidence |= group["max_iter"] < limit
         FakeTensor.__gt__ = greater
         try:
             return original_step(optimizer, closure)
