@@ -134,6 +134,12 @@ def test_a_failing_script_is_untraceable_with_the_users_line(tmp_path: Path) -> 
     assert f"{tmp_path}/train.py:2" == caught.value.location
 
 
+def test_a_message_that_is_no_text_is_reported_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(Untraceable, match=r"ValueError: no file \?\.txt") as caught:
+        trace(tmp_path, "import torch\nraise ValueError('no \\x1b[1mfile\\x1b[0m \\udcff.txt')\n")
+    assert f"{tmp_path}/train.py:2" == caught.value.location
+
+
 def test_a_script_that_trains_nothing_is_untraceable(tmp_path: Path) -> None:
     with pytest.raises(Untraceable, match="without a backward pass"):
         trace(tmp_path, "import torch\nprint(torch.rand(3))\n")
@@ -143,11 +149,12 @@ def test_a_script_that_only_knows_the_cpu_is_traced_as_such(tmp_path: Path) -> N
     job = trace(
         tmp_path,
         """
-        import torch
+        import os, torch
         model = torch.nn.Linear(6, 2)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for _ in range(5):
             model(torch.rand(3, 6)).sum().backward()
+            assert os.environ["LEADLINE_TRACE"] == "cpu"  # the first backward pass shows it
             optimizer.step()
         """,
     )
@@ -208,6 +215,7 @@ def test_a_script_that_sleeps_ends_at_its_limit(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import time\ntime.sleep(1000)\n")
     workload = Workload(ModelSource(ModelKind.COMMAND, "train", words))
     began = time.monotonic()
-    with pytest.raises(Untraceable, match="did not reach its second training step in 1 s"):
+    with pytest.raises(Untraceable, match="did not reach its second training step in 1 s") as caught:
         trace_command(workload, runner=run_process, cwd=tmp_path, timeout_s=1)
+    assert f"{tmp_path}/train.py:2" == caught.value.location
     assert time.monotonic() - began < 60  # the wall-clock limit, 64 s, was not needed

@@ -103,3 +103,49 @@ def test_inference_has_the_length_and_the_loading_of_its_loader(tmp_path):
     assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs, job.loop.loader_workers) == (8, 20, 1, 2)
     assert job.loop.loading is not None
     assert (job.evaluation, job.loop.evaluation_loading) == (None, None)
+
+
+PRECOMPUTED = """
+backbone = nn.Sequential(*[nn.Linear(4, 4) for _ in range(100)]).cuda().eval()
+rows = []
+with torch.no_grad():
+    for passes in range(100):
+        for (x,) in DataLoader(training, 8):
+            rows.append(backbone(x.cuda()).cpu())
+features = torch.cat(rows)
+assert features.shape == (16000, 4)
+model = nn.Linear(4, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(3):
+    for (x,) in DataLoader(TensorDataset(features), 32):
+        with torch.no_grad():
+            teacher = backbone(x.cuda())
+        (model(x.cuda()) - teacher).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_features_of_a_whole_data_set_are_made_without_running_every_layer(tmp_path):
+    """Each of 2000 passes of 100 layers would take a tenth of a second."""
+    job = trace(tmp_path, DATA + PRECOMPUTED)
+    assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.samples) == (500, 3, 16000)
+    assert sum(op.name == "aten.addmm" for op in job.step.ops) == 101  # the step runs the teacher as it is
+    note = "calls of Sequential without gradients before training are assumed to be like the first 3"
+    assert note in job.notes
+
+
+ONE_BATCH = """
+(x,) = next(iter(DataLoader(training, 8)))
+layers = [nn.Linear(4, 4).cuda() for _ in range(2)]
+for layer in layers:
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for step in range(25):
+        layer(x.cuda()).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_steps_on_one_batch_load_nothing_and_are_no_passes_over_the_data_set(tmp_path):
+    loop = trace(tmp_path, DATA + ONE_BATCH).loop
+    assert (loop.steps_per_epoch, loop.epochs, loop.batch) == (25, 2, 8)
+    assert loop.loading is None

@@ -145,6 +145,14 @@ def test_an_error_before_enough_steps_stays_an_error(tmp_path: Path) -> None:
         _trace(tmp_path, LOOP.replace("80", "16") + "raise ValueError('no score')\n")
 
 
+def test_a_model_whose_graph_is_logged_is_traced(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    log = "from torch.utils.tensorboard import SummaryWriter\nwriter = SummaryWriter()\n"
+    log += "writer.add_graph(model, torch.rand(8, 4).cuda())\n"
+    job = _trace(tmp_path, LOOP.replace("for x, in", log + "for x, in"))
+    assert job.step.parameters == 20
+
+
 def test_a_trainer_that_stops_early_and_keeps_the_best_is_traced_with_its_evaluation(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     pytest.importorskip("transformers")

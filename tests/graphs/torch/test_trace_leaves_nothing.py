@@ -24,6 +24,14 @@ for step in range(9):
 """
 
 WRITERS = {
+    "tables": """
+        import numpy as np
+        with open("table.csv", "w") as file:
+            file.write("1,2\\n3,4\\n")
+        assert [[1, 2], [3, 4]] == np.genfromtxt("table.csv", delimiter=",").tolist()
+        np.savetxt("table.txt", np.ones(3))
+        assert [1, 1, 1] == np.loadtxt("table.txt").tolist()
+    """,
     "logs": """
         import csv, json, logging
         logging.basicConfig(filename="train.log", level=logging.INFO)

@@ -6,7 +6,8 @@ import weakref
 
 import pytest
 
-from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals
+from leadline.graphs.torch.worker.expressions import read_locals
+from leadline.graphs.torch.worker.loops import enclosing_loops
 
 
 class Thing:
@@ -32,7 +33,7 @@ def test_reading_the_variables_of_a_module_leaves_them():
 def loops_of(tmp_path):
     """Run a script that calls ``step()`` and return the loops seen at the first call, as (times, counts_inner)."""
 
-    def run(source):
+    def run(source, fields=("times", "counts_inner")):
         script = tmp_path / "train.py"
         script.write_text(source)
         recorded = []
@@ -41,8 +42,8 @@ def loops_of(tmp_path):
             if not recorded:
                 recorded.append(enclosing_loops(str(tmp_path)))
 
-        runpy.run_path(str(script), init_globals={"step": step}, run_name="__main__")
-        return [(loop.times, loop.counts_inner) for loop in recorded[0]]
+        runpy.run_path(str(script), init_globals={"step": step, "tqdm": lambda items, *_: items}, run_name="__main__")
+        return [tuple(getattr(loop, field) for field in fields) for loop in recorded[0]]
 
     return run
 
@@ -65,9 +66,34 @@ def loops_of(tmp_path):
         ("i, n = 0, float('nan')\nwhile i != n:\n    step()\n    i += 1\n    if i > 2:\n        break\n", [(3, False)]),
         ("i = 0\nwhile i < 1e300:\n    step()\n    break\n    i += 1\n", [(None, False)]),
         ("for i in range(1000000000000000000):\n    step()\n    break\n", [(None, False)]),
+        ("i = 0\nwhile i < 20:\n    step()\n    i += 8\n", [(3, False)]),
+        ("for i, b in enumerate([0] * 9, 1):\n    step()\n    if i >= 6:\n        break\n", [(6, False)]),
+        ("for i, b in enumerate([0] * 9):\n    if i == 6:\n        break\n    step()\n    if b: pass\n",
+         [(6, False)]),
+        ("for i in range(2, 30, 2):\n    step()\n    if i >= 6:\n        break\n", [(3, False)]),
+        ("for i, b in enumerate(range(9)):\n    step()\n    if b >= 6:\n        break\n", [(9, False)]),
+        ("i = 0\nwhile True:\n    step()\n    if i >= 6:\n        break\n    i += 1\n", [(7, False)]),
+        ("i = 0\nwhile True:\n    if i >= 6:\n        break\n    step()\n    i += 1\n", [(6, False)]),
+        ("class K:\n    n_splits = 5\n    def split(k): return [1]\nkfold = K()\nfor f in kfold.split(): step()\n",
+         [(5, False)]),
+        ("i = 5\nwhile i <= 20:\n    step()\n    i += 5\n", [(4, False)]),
+        ("for e in range(3):\n    for a in [[1, 2], [3], [4, 5, 6]]:\n        for b in a:\n            step()\n",
+         [(3, False), (6, False)]),
+        ("for n in range(4):\n    for i in range(10 * (n + 1)):\n        step()\n", [(100, False)]),
+        ("d = {1: [1] * 9, 2: [1] * 20}\nfor k, v in tqdm(d.items()):\n    for i in range(0, len(v), 4): step()\n",
+         [(8, False)]),
+        ("for n, a in enumerate([[1], [2, 3]]):\n    for c in range(2):\n        for b in a:\n            step()\n",
+         [(6, False)]),
+        ("for a in iter([[1], [2]]):\n    for b in a:\n        step()\n", [(2, False)]),
+        ("for a in map(list, ['ab', 'c']):\n    for b in a:\n        step()\n", [(None, False)]),
+        ("for p in ['train', 'val']:\n    for b in {'train': [1, 2], 'val': [1]}[p]:\n        step()\n",
+         [(2, False), (None, False)]),
     ],
     ids=["expression", "attribute", "through a call", "while true", "count", "steps inside", "calls user code", "names",
-         "dictionary", "no loop", "no number", "too many", "too many to count"],
+         "dictionary", "no loop", "no number", "too many", "too many to count", "increment", "numbered",
+         "test before", "range", "no counter", "test first",
+         "test at the top", "folds", "start", "lists",
+         "growing", "dictionary of lists", "three levels", "iterator", "unreadable lists", "phases"],
 )  # fmt: skip
 def test_a_loop_runs_as_often_as_its_source_says(loops_of, source, expected):
     assert expected == loops_of(source)
@@ -77,3 +103,39 @@ def test_the_users_code_is_never_called_to_find_a_bound(loops_of):
     source = "calls = []\ndef bound():\n    calls.append(1)\n    return 2\nfor i in range(bound()):\n    step()\n"
     source += "assert calls == [1]\n"
     assert loops_of(source) == [(None, False)]
+
+
+def test_a_condition_that_may_end_a_loop_is_read_unless_it_is_an_option(loops_of):
+    source = "import argparse\nargs = argparse.Namespace(dry_run=False)\nonly_once = False\nfor e in range(3):\n"
+    source += "    for b in [1, 2]:\n        step()\n        if args.dry_run:\n            break\n"
+    source += "        if b > 1 and only_once:\n            break\n"
+    source += "    if e >= 2:\n        break\n    if b < 1:\n        e = 0\n    else:\n        break\n"
+    assert loops_of(source, ("may_end",)) == [("`if b < 1` in line 13",), ("",)]
+
+
+def test_a_label_of_a_progress_bar_changes_no_length(loops_of):
+    source = "for e in range(3):\n    bar = tqdm([1, 2], f'epoch {e}') if tqdm else []\n    for b in bar: step()\n"
+    assert loops_of(source, ("times", "varies_with", "joined")) == [(3, "", False), (2, "", False)]
+
+
+PASSED = """def fit(e, rows):
+    for b in rows: step()
+for e in range(2):
+    for a in [[1], [2, 3]]:
+        cut = a[:9]
+        fit(e, ROWS)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("def cut(a):\n    return a\nfor a in [[1], [2, 3]]:\n    rows = cut(a)\n    for b in rows: step()\n",
+         [(2, ""), (1, "[[1], [2, 3]]")]),
+        (PASSED.replace("ROWS", "rows=cut"), [(2, ""), (2, ""), (1, "[[1], [2, 3]]")]),
+        (PASSED.replace("ROWS", "[1, 2]"), [(2, ""), (2, ""), (2, "")]),
+    ],
+    ids=["result", "argument", "fixed argument"],
+)  # fmt: skip
+def test_a_length_that_a_call_may_decide_is_assumed_for_all_passes(loops_of, source, expected):
+    assert loops_of(source, ("times", "varies_with")) == expected

@@ -8,7 +8,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from leadline.graphs.torch.worker.loops import read_locals
+from leadline.graphs.torch.worker.expressions import read_locals
 
 SPARE_BACKEND = "fgpu"
 """Name given to PyTorch's spare device slot (PrivateUse1), which represents the GPU inside the trace."""
@@ -110,8 +110,8 @@ def map_device(device: Any) -> Any:
 
 
 def backend() -> str:
-    """Return the type of the device that represents the GPU."""
-    return str(gpu_device().type)
+    """Return the type of the device that represents the GPU; no tensor has it where only the CPU is traced."""
+    return SPARE_BACKEND if _gpu is None else str(_gpu.type)
 
 
 def inner_device(tensor: Any) -> torch.device:
@@ -166,6 +166,7 @@ aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
 
 UNIQUE = (aten._unique2, aten._unique, aten.unique_dim, aten.unique_consecutive)
+NMS = "torchvision.nms"
 INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index)
 
 
@@ -209,7 +210,8 @@ def known_value(tensor: torch.Tensor) -> Any:
 def remember_value(tensor: torch.Tensor, host: torch.Tensor) -> None:
     """Remember the host values of a device tensor."""
     if not isinstance(host, FakeTensor) and host.numel() * host.element_size() <= KEPT_LIMIT_BYTES:
-        tensor.__dict__["_known"] = host.detach()
+        # A copy to the device of a part of a tensor has no gaps.
+        tensor.__dict__["_known"] = host.detach() if host.stride() == tensor.stride() else host.detach().contiguous()
 
 
 def infer_value(func: Any, args: Any, out: Any) -> None:
@@ -257,7 +259,7 @@ def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any
         return _pack(*args, **kwargs)
     if packet is aten.bincount:
         return _new_tensor((max(1, args[2] if len(args) > 2 else kwargs.get("minlength", 0)),), args[0], torch.int64)
-    return NotImplemented
+    return _new_tensor((args[0].shape[0],), args[0], torch.int64) if str(packet) == NMS else NotImplemented
 
 
 def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
@@ -267,7 +269,7 @@ def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
         selectors = [args[1]]
     elif packet in INDEXING:
         selectors = [selector for selector in args[1] if _is_mask(selector)]
-    elif packet in (aten.nonzero, aten.repeat_interleave, *UNIQUE):
+    elif str(packet) == NMS or packet in (aten.nonzero, aten.repeat_interleave, *UNIQUE):
         selectors = [args[0]]
     else:
         return None

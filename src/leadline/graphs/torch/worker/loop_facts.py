@@ -6,12 +6,13 @@ import operator
 import os
 import sys
 import types
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch.utils.data import IterableDataset
 
-from leadline.graphs.torch.worker.loops import EnclosingLoop, is_count
+from leadline.graphs.torch.worker.expressions import is_count
+from leadline.graphs.torch.worker.loops import EnclosingLoop
 
 
 class WatchedStep(NamedTuple):
@@ -112,6 +113,8 @@ def _sampled_bytes(elements: Iterable[Any], count: int, visited: Set[int]) -> fl
     return sum(sizes) * count / len(sizes)
 
 
+WATCHED_FOR_BATCHES = 3
+"""Steps without a new batch between them that show a training on one batch."""
 EPOCH_OPTIONS = (
     "epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "total_epochs", "nepochs", "niter",
 )  # fmt: skip
@@ -144,6 +147,7 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
     evaluation_batches = _evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
     facts["evaluation_batches_per_epoch"] = evaluation_batches
     facts["notes"] = notes
+    facts["one_batch"] = _trains_on_one_batch(observed)
     return facts
 
 
@@ -151,6 +155,20 @@ def _typical_step(observed: LoopObservations) -> Optional[WatchedStep]:
     """Return the last step that was read, or the last backward pass without an optimizer object."""
     with_loader = [step for step in observed.steps if step.loader is not None]
     return next(reversed(with_loader or observed.steps or observed.updates), None)
+
+
+def _step_loader(observed: LoopObservations, step: Optional[WatchedStep]) -> Any:
+    """Return the loader that the steps draw their batches from, if any."""
+    return step.loader if step and not _trains_on_one_batch(observed) else None
+
+
+def _trains_on_one_batch(observed: LoopObservations) -> bool:
+    """Return whether the steps drew no batches of their own, as after ``next(iter(loader))``."""
+    step = _typical_step(observed)
+    if step is None or len(observed.steps) < WATCHED_FOR_BATCHES:
+        return False
+    is_iterated = any(loop.iterable is step.loader or loop.times is None for loop in step.loops)
+    return not is_iterated and observed.batch_count == observed.steps[0].batches
 
 
 def _accumulation(observed: LoopObservations, notes: List[str]) -> int:
@@ -216,10 +234,10 @@ def _epoch_length(
     observed: LoopObservations, step: Optional[WatchedStep], batches: Optional[int], accumulation: int, notes: List[str]
 ) -> Tuple[Optional[int], Optional[float]]:
     """Return optimizer steps per epoch and epochs."""
-    loader = step.loader if step else None
     framework = observed.framework.get("framework")
+    loader = _step_loader(observed, step)
     per_epoch = None
-    if batches is not None:
+    if batches is not None and not _trains_on_one_batch(observed):
         per_epoch = max(1, math.ceil(batches / accumulation) if framework else batches // accumulation)
     if framework:
         epochs, limit = observed.framework.get("epochs"), observed.framework.get("max_steps")
@@ -229,14 +247,31 @@ def _epoch_length(
     if limit_loop is not None:
         notes.append(f"{limit_loop.times} steps are read from `{limit_loop.text}` in line {limit_loop.line}")
         return _apply_step_limit(per_epoch, None, limit_loop.times)
+    notes += _loop_notes([*outer, *([inner] if inner is not None else [])])
+    if inner is not None and (inner.joined or _ends_before(inner, loader, batches)):
+        per_epoch = None
     if per_epoch is None and inner is not None and inner.times is not None:
-        per_epoch = max(1, inner.times)
+        # Backward passes of the same loop accumulate, those of a loop within it are one round of it.
+        is_shared = any(_same_loop(update.loops[-1:], [inner]) for update in observed.updates)
+        per_epoch = max(1, inner.times // (accumulation if is_shared else 1))
         notes.append(f"{per_epoch} steps are read from the loop over `{inner.text}` in line {inner.line}")
-    if loader is None and inner is not None and inner.times is None:
+    if inner is not None and inner.times is None and (loader is None or inner.joined):
         notes.append(
             f"the end of the loop over `{inner.text}` in line {inner.line} depends on the run: steps are unknown"
         )
         return None, None
+    return _epochs(observed, outer, per_epoch, step, notes)
+
+
+def _epochs(
+    observed: LoopObservations,
+    outer: List[EnclosingLoop],
+    per_epoch: Optional[int],
+    step: Optional[WatchedStep],
+    notes: List[str],
+) -> Tuple[Optional[int], Optional[float]]:
+    """Return steps per epoch and epochs, from the loops around those over batches or else the script's options."""
+    loader = _step_loader(observed, step)
     phases = [loop for loop in outer if _is_over_phases(loop)]
     if phases:
         notes.append(f"one of the phases in `{phases[0].text}` in line {phases[0].line} is assumed to train")
@@ -246,9 +281,31 @@ def _epoch_length(
         locations = " and ".join(f"`{loop.text}` in line {loop.line}" for loop in outer)
         notes.append(f"{epochs} epochs are read from the loop over {locations}")
         return per_epoch if per_epoch is not None or loader is not None else 1, epochs
+    if any(loop.times is not None for loop in outer):
+        unread = next(loop for loop in outer if loop.times is None)
+        notes.append(f"the epochs are unknown, as the length of the loop over `{unread.text}` in line {unread.line} is")
+        return per_epoch, None
     if not outer and (per_epoch is not None if loader is None else step and step.loops):
         return per_epoch, 1
     return _read_options(observed, per_epoch, notes)
+
+
+def _loop_notes(loops: List[EnclosingLoop]) -> Iterator[str]:
+    """Yield the assumptions on the lengths of loops."""
+    for loop in loops:
+        if loop.varies_with:
+            yield f"the loop over `{loop.text}` is assumed to be as long in each pass of `{loop.varies_with}`"
+        if loop.may_end:
+            yield f"the loop over `{loop.text}` in line {loop.line} may end early, by {loop.may_end}"
+
+
+def _ends_before(loop: EnclosingLoop, loader: Any, batches: Optional[int]) -> bool:
+    """Return whether a loop over a loader ends by a ``break`` before its last batch."""
+    return loader is not None and loop.iterable is loader and loop.times is not None and loop.times < (batches or 0)
+
+
+def _same_loop(loops: List[EnclosingLoop], others: List[EnclosingLoop]) -> bool:
+    return [(loop.line, loop.text) for loop in loops] == [(loop.line, loop.text) for loop in others]
 
 
 def _apply_step_limit(

@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loader_module
 
 from leadline.graphs.torch.worker.batches import batch_tensors
+from leadline.graphs.torch.worker.expressions import read_locals
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
-from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
+from leadline.graphs.torch.worker.loops import enclosing_loops, user_frames
 from leadline.graphs.torch.worker.session import call_after
 
 WATCHED_STEPS = 4
@@ -185,6 +186,10 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
         return
     layers = (torch.nn.RNNBase, torch.nn.MultiheadAttention)
     batch_first = [element.batch_first for element in module.modules() if isinstance(element, layers)]
+    images = args[0] if args and isinstance(args[0], (list, tuple)) else []
+    if images and all(isinstance(image, torch.Tensor) and image.dim() == 3 for image in images):
+        watch.forward = {"parameters": parameters, "batch": len(images), "module": type(module).__name__}
+        return
     batch_axis = 1 if batch_first and not any(batch_first) and tensor.dim() > 1 else 0
     watch.forward = {"parameters": parameters, "batch": int(tensor.shape[batch_axis]), "module": type(module).__name__}
 

@@ -1,53 +1,36 @@
 """Read the loops around a training step from the user's source: how often each runs, and what it counts."""
 
 import ast
-import inspect
-import linecache
-import math
-import operator
+import itertools
 import sys
-from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Tuple
+import types
+from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from leadline.graphs.torch.worker.expressions import (
+    MOST_COUNT,
+    READABLE,
+    WRAPPERS,
+    called_name,
+    evaluate,
+    parse_file,
+    read_locals,
+    source_text,
+    target_name,
+)
 from leadline.graphs.torch.worker.libraries import is_user_file
-
-
-def read_locals(frame: Any) -> Dict[str, Any]:
-    """Return the local variables of a frame, without keeping alive what they hold."""
-    f_locals = frame.f_locals
-    names = dict(f_locals)
-    # Before Python 3.13 a function's f_locals is a copy that the frame keeps, and with it every tensor of the last
-    # read. It is emptied, so that memory is freed when the script drops it.
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        f_locals.clear()
-    return names
-
-
-MOST_COUNT = 10**15
-"""A larger number of epochs or steps, such as infinity, stands for no limit."""
-
-
-def is_count(value: Any) -> bool:
-    """Return whether a value of the script can be a number of epochs or steps."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST_COUNT
-
-
-WRAPPERS = ("enumerate", "tqdm", "trange", "track", "islice", "zip", "iter")
-FUNCTIONS: Dict[str, Any] = {function.__name__: function for function in (len, int, float, round, min, max, abs, range)}
-METHODS = ("size", "numel", "ceil", "floor")
-OPERATORS: Dict[Any, Any] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-}  # fmt: skip
+from leadline.graphs.torch.worker.loop_bounds import break_bound, early_end, while_bound
 
 waiting_frames: List[Any] = []
 """Frames of the user that wait for a process, which runs in place. Their innermost loop is over the processes."""
-_trees: Dict[str, Optional[ast.AST]] = {}
 
 
 class EnclosingLoop(NamedTuple):
     """One loop that encloses the current line, and its iterations. Lists of them begin with the outermost.
 
     ``counts_inner``: The counter goes up in a loop within this one (``while step < max_steps`` around batches).
+    ``may_end``: A condition that may end the loop before it has run ``times``; empty if there is none.
+    ``joined``: Nested loops, of which an outer one changes the length of the inner one, as one over all their passes.
+    ``varies_with``: The outer loop that may change how long this one is, of which only the current pass is known.
     """
 
     line: int
@@ -57,24 +40,52 @@ class EnclosingLoop(NamedTuple):
     iterable: Any = None
     is_for: bool = True
     counts_inner: bool = False
+    may_end: str = ""
+    joined: bool = False
+    varies_with: str = ""
     names: FrozenSet[str] = frozenset()
     """Names and attributes that a ``for`` loop reads."""
-
-
-class UnreadableExpression(Exception):
-    """The value of an expression cannot be read without running the user's code."""
 
 
 def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
     """Return the loops of the user's frames around the current call."""
     loops: List[EnclosingLoop] = []
+    caller, around = None, []
     for frame in reversed(list(user_frames(script_folder))):
-        tree = _parse_file(frame.f_code.co_filename)
-        if tree is not None:
-            nodes = _loops_around(_scope(tree, frame), frame.f_lineno)
-            is_waiting = any(frame is waiting for waiting in waiting_frames)
-            loops += [_describe_loop(node, frame) for node in (nodes[:-1] if is_waiting else nodes)]
+        tree = parse_file(frame.f_code.co_filename)
+        if tree is None:
+            continue
+        nodes = _loops_around(_scope(tree, frame), frame.f_lineno)
+        if any(frame is waiting for waiting in waiting_frames):
+            nodes = nodes[:-1]
+        described = [_describe_loop(node, frame) for node in nodes]
+        if caller is not None:
+            described = [_varying_argument(*pair, frame, caller, around) for pair in zip(described, nodes)]  # noqa: B905
+        loops += _join_varying(nodes, described, frame)
+        caller, around = frame, nodes
     return loops
+
+
+def _varying_argument(loop: EnclosingLoop, node: Any, frame: Any, caller: Any, around: List[Any]) -> EnclosingLoop:
+    """Return a loop with the caller's loop that may change an argument which decides how long this one is."""
+    tree = parse_file(caller.f_code.co_filename)
+    calls = [part for part in ast.walk(tree) if isinstance(part, ast.Call)] if tree is not None else []
+    call = next((call for call in calls if _calls(call, frame, caller.f_lineno)), None)
+    if call is None or not around:
+        return loop
+    names = [name for name in frame.f_code.co_varnames[: frame.f_code.co_argcount] if name not in ("self", "cls")]
+    arguments = dict(zip(names, call.args))  # noqa: B905 - Python 3.9 has no strict
+    arguments.update({word.arg: word.value for word in call.keywords if word.arg})
+    for name in set(_variables(_bound_of(node), within_calls=True)) & set(arguments):
+        passed = ast.For(target=ast.Name(name), iter=arguments[name], body=[], orelse=[])
+        outer = next((outer for outer in around if _depends(passed, outer)), None)
+        if outer is not None:
+            return loop._replace(varies_with=source_text(outer.iter, caller))
+    return loop
+
+
+def _calls(call: ast.Call, frame: Any, line: int) -> bool:
+    return call.lineno <= line <= (call.end_lineno or line) and called_name(call) == frame.f_code.co_name
 
 
 def user_frames(script_folder: str) -> Iterator[Any]:
@@ -86,16 +97,6 @@ def user_frames(script_folder: str) -> Iterator[Any]:
             if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
                 return
         frame = frame.f_back  # type: ignore[assignment]
-
-
-def _parse_file(path: str) -> Optional[ast.AST]:
-    if path not in _trees:
-        source = "".join(linecache.getlines(path))
-        try:
-            _trees[path] = ast.parse(source) if source else None
-        except SyntaxError:
-            _trees[path] = None
-    return _trees[path]
 
 
 def _scope(tree: ast.AST, frame: Any) -> ast.AST:
@@ -125,155 +126,151 @@ def _loops_around(scope: ast.AST, line: int) -> List[Any]:
 
 
 def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
-    expression = node.test if isinstance(node, ast.While) else node.iter
-    text = ast.get_source_segment("".join(linecache.getlines(frame.f_code.co_filename)), expression) or ""
-    text = " ".join(text.split())
+    text, may_end = source_text(_bound_of(node), frame), early_end(node, frame)
     if isinstance(node, ast.While):
-        bound = _find_comparison(node.test, node, frame, (ast.Lt, ast.LtE, ast.NotEq)) or _break_bound(node, frame)
-        times, counts_inner, counter = bound or (None, False, "")
-        return EnclosingLoop(node.lineno, counter, times, f"while {text}", is_for=False, counts_inner=counts_inner)
-    name = _target_name(node.target)
-    inner, count, iterable = node.iter, None, None
-    if isinstance(inner, ast.Call) and _called_name(inner) == "trange" and inner.args:
-        inner = ast.Call(func=ast.Name("range"), args=inner.args, keywords=[])
-    while isinstance(inner, ast.Call) and _called_name(inner) in WRAPPERS and inner.args:
-        inner = inner.args[0]
+        times, counts_inner, counter = while_bound(node, frame) or (None, False, "")
+        return EnclosingLoop(node.lineno, counter, times, f"while {text}", None, False, counts_inner, may_end)
+    iterable, count = _iterations(node, frame)
+    name, names = target_name(node.target), _names_read(node.body)
+    return EnclosingLoop(node.lineno, name, count, text, iterable, may_end=may_end, names=names)
+
+
+def _bound_of(loop: Any) -> Any:
+    """Return the expression that decides how often a loop runs."""
+    return loop.test if isinstance(loop, ast.While) else loop.iter
+
+
+def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
+    """Return what a loop iterates over, without wrappers, and how often; ``None`` where either is unknown."""
+    iterable, count = None, None
     try:
-        iterable = evaluate(inner, frame)
+        iterated = _unwrap(node.iter, node.target)[0]
+        if called_name(iterated) == "split" and isinstance(iterated.func, ast.Attribute):
+            # As the splitters of scikit-learn, which are folds of a cross-validation.
+            iterable = range(evaluate(iterated.func.value, frame).n_splits)
+        else:
+            iterable = evaluate(iterated, frame)
         iterable = getattr(iterable, "iterable", iterable)
         count = len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
         count = None
-    bound = _break_bound(node, frame)
+    bound = break_bound(node, frame)
     if bound is not None and (count is None or bound[0] < count) and not bound[1]:
         count = bound[0]
-    return EnclosingLoop(node.lineno, name, count, text, iterable, names=_names_read(node.body))
+    return iterable, count
 
 
-def _names_read(statements: List[ast.stmt]) -> FrozenSet[str]:
+def _unwrap(iterable: Any, target: Any) -> Tuple[Any, Any]:
+    """Return the iterable within its wrappers, and the target of its elements, ``None`` if that is not known."""
+    if isinstance(iterable, ast.Call) and called_name(iterable) == "trange" and iterable.args:
+        iterable = ast.Call(func=ast.Name("range"), args=iterable.args, keywords=[])
+    while isinstance(iterable, ast.Call) and called_name(iterable) in WRAPPERS and iterable.args:
+        if called_name(iterable) in ("enumerate", "zip"):
+            place = 1 if called_name(iterable) == "enumerate" else 0
+            target = target.elts[place] if isinstance(target, ast.Tuple) and len(target.elts) > place else None
+        iterable = iterable.args[0]
+    return iterable, target
+
+
+MOST_ELEMENTS = 10_000
+"""Elements of a list whose inner loops are counted one by one. Of a longer list it is as many, evenly spaced."""
+COUNTABLE: Tuple[Any, ...] = (list, tuple, range, dict, type({}.keys()), type({}.values()), type({}.items()))
+"""What can be iterated over without running the user's code."""
+
+
+def _join_varying(nodes: List[Any], loops: List[EnclosingLoop], frame: Any) -> List[EnclosingLoop]:
+    """Join loops whose length depends on the variables of an outer one into one loop, as long as all its passes."""
+    for last in range(len(nodes) - 1, 0, -1):
+        for first in range(last):
+            if _is_over_names(loops[first]) or not (kind := _depends(nodes[last], nodes[first])):
+                continue
+            if kind == INDIRECT:
+                varying = loops[last]._replace(varies_with=loops[first].text)
+                return [*_join_varying(nodes[:last], loops[:last], frame), varying, *loops[last + 1 :]]
+            text = "` and `".join(loop.text for loop in loops[first : last + 1])
+            times = _total(nodes[first : last + 1], frame)
+            joined = loops[last]._replace(text=text, times=times, line=nodes[first].lineno, joined=True)
+            return [*_join_varying(nodes[:first], loops[:first], frame), joined, *loops[last + 1 :]]
+    return loops
+
+
+def _is_over_names(loop: EnclosingLoop) -> bool:
+    names = loop.iterable
+    return isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+
+
+DIRECT, INDIRECT = "direct", "through assignments or calls"
+
+
+def _depends(inner: Any, outer: Any) -> str:
+    """Return how the length of a loop depends on the variables of an outer one, empty if it does not."""
+    if not isinstance(outer, ast.For):
+        return ""
+    targets = set(_variables(outer.target))
+    names = set(_variables(_bound_of(inner)))
+    if not names.isdisjoint(targets):
+        return DIRECT
+    names.update(_variables(_bound_of(inner), within_calls=True))
+    assignments = [node for node in ast.walk(outer) if isinstance(node, ast.Assign)]
+    for _ in assignments:
+        for node in assignments:
+            if any(not names.isdisjoint(_variables(target)) for target in node.targets):
+                names.update(_variables(node.value, within_calls=True))
+    return "" if names.isdisjoint(targets) else INDIRECT
+
+
+def _variables(node: Any, *, within_calls: bool = False) -> Iterator[str]:
+    """Yield the variables that decide how long a value is, without those that calls of the user's functions take."""
+    if isinstance(node, ast.Name):
+        yield node.id
+        return
+    parts: Sequence[ast.AST] = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Call) and called_name(node) in WRAPPERS:
+        parts = node.args[:1]  # others are labels and limits
+    elif isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Call) and not within_calls and called_name(node) not in READABLE
+    ):
+        parts = []
+    for part in parts:
+        yield from _variables(part, within_calls=within_calls)
+
+
+def _total(nodes: List[Any], frame: Any) -> Optional[int]:
+    """Return how often the innermost of nested loops runs in all, or ``None`` if that cannot be read."""
+    if isinstance(nodes[0], ast.While):
+        bound = while_bound(nodes[0], frame)
+        return bound[0] if bound is not None and len(nodes) == 1 else None
+    values, count = _iterations(nodes[0], frame)
+    if len(nodes) == 1 or count is None:
+        return count
+    target = _unwrap(nodes[0].iter, nodes[0].target)[1]
+    if not isinstance(values, COUNTABLE) or target is None or count != len(values):
+        return None
+    chosen = itertools.islice(values, 0, None, -(-count // MOST_ELEMENTS))
+    totals: List[int] = []
+    for value in chosen:
+        names = dict(read_locals(frame))
+        if not _bind(target, value, names):
+            return None
+        code = types.SimpleNamespace(co_flags=0, co_filename=frame.f_code.co_filename)
+        total = _total(nodes[1:], types.SimpleNamespace(f_locals=names, f_globals=frame.f_globals, f_code=code))
+        if total is None:
+            return None
+        totals.append(total)
+    return round(sum(totals) * count / len(totals)) if totals else 0
+
+
+def _bind(target: Any, value: Any, names: Dict[str, Any]) -> bool:
+    """Assign a value to the target of a loop. False if the target is no name or tuple of names."""
+    if isinstance(target, ast.Name):
+        names[target.id] = value
+        return True
+    if isinstance(target, ast.Tuple) and isinstance(value, (list, tuple)) and len(value) == len(target.elts):
+        return all(_bind(part, element, names) for part, element in zip(target.elts, value))  # noqa: B905
+    return False
+
+
+def _names_read(statements: Sequence[ast.AST]) -> FrozenSet[str]:
     nodes = [node for statement in statements for node in ast.walk(statement)]
     names = [getattr(node, "id", None) or getattr(node, "attr", None) for node in nodes]
     return frozenset(name for name in names if name)
-
-
-def _break_bound(loop: Any, frame: Any) -> Optional[Tuple[int, bool, str]]:
-    """Find ``if counter >= bound: break`` directly in a loop."""
-    for node in loop.body:
-        if isinstance(node, ast.If) and any(isinstance(statement, ast.Break) for statement in node.body):
-            bound = _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq))
-            if bound is not None:
-                return bound
-    return None
-
-
-def _find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ...]) -> Optional[Tuple[int, bool, str]]:
-    """Find a counter of this loop compared with a bound. Return iterations, whether an inner loop counts, counter."""
-    if isinstance(test, ast.BoolOp):
-        bounds = [_find_comparison(operand, loop, frame, operators) for operand in test.values]
-        return next((operand for operand in bounds if operand is not None), None)
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], operators):
-        return None
-    name = _target_name(test.left)
-    counted = _counter_start(loop, name)
-    if counted is None:
-        return None
-    try:
-        bound = evaluate(test.comparators[0], frame)
-    except UnreadableExpression:
-        return None
-    if not is_count(bound):
-        return None
-    inclusive = isinstance(test.ops[0], (ast.Gt, ast.LtE))
-    return math.ceil(bound) + (1 if inclusive else 0) - counted[1], counted[0], name
-
-
-def _counter_start(loop: Any, name: str) -> Optional[Tuple[bool, int]]:
-    """Return whether an inner loop increments a counter, and its start; ``None`` if ``name`` is no counter."""
-    if not name:
-        return None
-    targets = ast.walk(loop.target) if isinstance(loop, ast.For) else ()
-    if name in [child.id for child in targets if isinstance(child, ast.Name)]:
-        start = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and loop.iter.args else None
-        first: Any = start.value if _called_name(loop.iter) == "count" and isinstance(start, ast.Constant) else 0
-        tested_at_end = any(isinstance(child, ast.If) for child in loop.body[1:])
-        return False, int(first) - (1 if tested_at_end else 0)
-    for node in ast.walk(loop):
-        if isinstance(node, ast.AugAssign) and _target_name(node.target) == name:
-            loops = [child for child in ast.walk(loop) if isinstance(child, (ast.For, ast.While))]
-            return any(node in list(ast.walk(inner)) for inner in loops if inner is not loop), 0
-    return None
-
-
-def evaluate(node: Any, frame: Any) -> Any:
-    """Return the value of an expression; ``UnreadableExpression`` if it would call the user's code or has none yet."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return [evaluate(element, frame) for element in node.elts]
-    try:
-        return READERS[type(node)](node, frame)
-    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
-        raise UnreadableExpression from error
-
-
-def _name(node: ast.Name, frame: Any) -> Any:
-    for names in (read_locals(frame), frame.f_globals):
-        if node.id in names:
-            return names[node.id]
-    raise UnreadableExpression
-
-
-def _attribute(node: ast.Attribute, frame: Any) -> Any:
-    return getattr(evaluate(node.value, frame), node.attr)
-
-
-def _operation(node: ast.BinOp, frame: Any) -> Any:
-    left, right = evaluate(node.left, frame), evaluate(node.right, frame)
-    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
-        return OPERATORS[type(node.op)](left, right)
-    raise UnreadableExpression
-
-
-def _negation(node: ast.UnaryOp, frame: Any) -> Any:
-    value = evaluate(node.operand, frame)
-    if isinstance(node.op, ast.USub) and isinstance(value, (int, float)):
-        return -value
-    raise UnreadableExpression
-
-
-def _subscript(node: ast.Subscript, frame: Any) -> Any:
-    holder, key = evaluate(node.value, frame), evaluate(node.slice, frame)
-    if isinstance(holder, (list, tuple)) or (isinstance(holder, dict) and key in holder):
-        return holder[key]
-    raise UnreadableExpression
-
-
-def _call(node: ast.Call, frame: Any) -> Any:
-    if node.keywords:
-        raise UnreadableExpression
-    arguments = [evaluate(argument, frame) for argument in node.args]
-    if isinstance(node.func, ast.Name):
-        return FUNCTIONS[node.func.id](*arguments)
-    if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
-        return _attribute(node.func, frame)(*arguments)
-    raise UnreadableExpression
-
-
-READERS: Dict[Any, Any] = {
-    ast.Name: _name, ast.Attribute: _attribute, ast.BinOp: _operation, ast.UnaryOp: _negation,
-    ast.Subscript: _subscript, ast.Call: _call,
-}  # fmt: skip
-
-
-def _called_name(node: Any) -> str:
-    function = getattr(node, "func", None)
-    return getattr(function, "id", None) or getattr(function, "attr", None) or ""
-
-
-def _target_name(node: Any) -> str:
-    """Return the dotted name of a loop variable or counter. For a tuple it is the first name."""
-    if isinstance(node, ast.Tuple):
-        return _target_name(node.elts[0])
-    if isinstance(node, ast.Attribute):
-        return f"{_target_name(node.value)}.{node.attr}"
-    return getattr(node, "id", "")

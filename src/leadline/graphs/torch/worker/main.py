@@ -6,6 +6,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import runpy
 import socket
 import sys
@@ -15,13 +16,17 @@ from pathlib import Path
 from typing import Any, Dict, NoReturn, Optional
 
 from leadline.graphs.torch.worker.confinement import Confinement
+from leadline.graphs.torch.worker.expressions import MOST_COUNT
 from leadline.graphs.torch.worker.libraries import last_user_line
-from leadline.graphs.torch.worker.loops import MOST_COUNT
 from leadline.graphs.torch.worker.session import ScriptFailure, StopTrace, TraceSession, resident_bytes
 from leadline.graphs.torch.worker.watchdog import Watchdog, time_failure
 
 ORPHAN_S = 120
 """Seconds after its wall-clock limit that a worker ends itself, in case its parent is gone."""
+
+
+COLORS = re.compile(r"\x1b\[[0-9;]*m")
+"""Codes by which messages set colors in a terminal."""
 
 
 def serve(request: Dict[str, Any], confinement: Confinement) -> None:
@@ -43,7 +48,8 @@ def end_with(answer: Dict[str, Any], request: Dict[str, Any]) -> NoReturn:
     # A whole answer appears at once: the parent may read as soon as the file exists.
     target = Path(request["answer"])
     part = target.with_suffix(".part")
-    part.write_text(json.dumps(answer), encoding="utf-8")
+    # A message may hold bytes that are no text, as surrogates, which JSON cannot hold.
+    part.write_text(json.dumps(answer, ensure_ascii=False), encoding="utf-8", errors="replace")
     part.replace(target)
     sys.stdout.flush()
     os._exit(0)
@@ -88,7 +94,16 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
 
 def install_hooks(session: TraceSession) -> Any:
     """Set up the simulated device and all hooks, and return the recorder and the step watcher."""
-    from leadline.graphs.torch.worker import distributed, fake_cuda, patches, processes, rnn, tensor_methods
+    from leadline.graphs.torch.worker import (
+        distributed,
+        fake_cuda,
+        patches,
+        processes,
+        rnn,
+        sparse,
+        stand_ins,
+        tensor_methods,
+    )
     from leadline.graphs.torch.worker.recorder import Recorder
     from leadline.graphs.torch.worker.step_watcher import StepWatcher
 
@@ -99,6 +114,8 @@ def install_hooks(session: TraceSession) -> Any:
     tensor_methods.install_tensor_methods(session)
     patches.install_patches(session)
     rnn.install_recurrent_layers(session)
+    sparse.install_sparse_matrices()
+    stand_ins.install_stand_ins(session)
     distributed.install_process_groups(session)
     processes.install_process_starts(session)
     steps = StepWatcher(session, recorder)
@@ -170,6 +187,8 @@ def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
     facts = {**loop_hooks.read_facts(), **session.facts, **steps.loading()}
     for sentence in facts.pop("notes", ()):
         session.note(sentence)
+    if facts.pop("one_batch", False):
+        facts.pop("loading", None)  # the steps load nothing
     if steps.evaluation is not None and steps.evaluation_batches and facts.get("evaluation_batches_per_epoch") is None:
         facts["evaluation_batches_per_epoch"] = steps.evaluation_batches
     if steps.optimizers and not facts.get("optimizer"):
@@ -203,7 +222,7 @@ def failure_document(error: BaseException, advice: str = "the trace stopped here
         location = f"{error.filename}:{error.lineno}"
     if isinstance(error, ScriptFailure):
         return {"reason": str(error), "location": location, "shows_output": error.shows_output}
-    message = " ".join(str(error).split())[:300].rstrip(".")
+    message = " ".join(COLORS.sub("", str(error)).split())[:300].rstrip(".")
     if isinstance(error, ModuleNotFoundError) and error.name:
         reason = f"the script imports {error.name}, which {sys.executable} does not have: install it there, or start "
         return {"reason": f"{reason}the command with the Python of the job", "location": location}

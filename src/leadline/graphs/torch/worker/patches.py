@@ -7,6 +7,7 @@ load the compiler: a second of every trace. A placeholder answers these two, and
 import contextlib
 import importlib
 import importlib.util
+import math
 import os
 import shlex
 import sys
@@ -14,9 +15,10 @@ import types
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import scratch
 from leadline.graphs.torch.worker.session import TraceSession
@@ -30,6 +32,7 @@ def install_patches(session: TraceSession) -> None:
     _recompute_whole_blocks()
     _allow_foreach()
     _dense_gradients(session)
+    _iterate_lbfgs(session)
     torch.inference_mode = torch.autograd.grad_mode.inference_mode = _inference_mode
     # Dispatch modes belong to one thread, so backward must run on the thread that records.
     torch.autograd.set_multithreading_enabled(False)
@@ -68,7 +71,17 @@ def _disable_compilation(session: TraceSession) -> None:
     torch.compile = compile_
     torch.nn.Module.compile = compile_module
     torch.jit.script = lambda obj=None, *_, **__: obj
-    torch.jit.trace = lambda func=None, *_, **__: func
+    torch.jit.trace = _leave_untraced
+
+
+GRAPH_WRITERS = ("torch.utils.tensorboard._pytorch_graph", "tensorboardX.pytorch_graph")
+
+
+def _leave_untraced(model: Any = None, *_: Any, **__: Any) -> Any:
+    """Return the model, or for a log of its graph, which costs no time of a step, an empty graph."""
+    if sys._getframe(1).f_globals.get("__name__") in GRAPH_WRITERS:
+        return types.SimpleNamespace(graph=torch._C.Graph(), named_modules=model.named_modules)
+    return model
 
 
 def _redirect_checkpoints(session: TraceSession) -> None:
@@ -149,10 +162,54 @@ def _dense_gradients(session: TraceSession) -> None:
     torch.optim.SparseAdam = SparseAdam
 
 
+LBFGS_OPS = 10_000
+"""Ops of a step of LBFGS, which takes some 10 s to trace. A step that holds more has fewer iterations."""
+
+
+def _iterate_lbfgs(session: TraceSession) -> None:
+    """Let LBFGS run all its iterations: without values it would find no progress in the first one."""
+    original_step, original_greater = torch.optim.LBFGS.step, FakeTensor.__gt__
+    closure_ops: Dict[int, int] = {}
+
+    def greater(tensor: Any, other: Any) -> Any:
+        # An unknown scalar is 1, as for .item(): the curvature is positive.
+        return other < 1 if tensor.dim() == 0 and isinstance(other, float) else original_greater(tensor, other)
+
+    def step(optimizer: Any, closure: Any) -> Any:
+        group = optimizer.param_groups[0]
+        if not isinstance(group["params"][0], FakeTensor):
+            return original_step(optimizer, closure)
+        limit, settings = group["max_iter"], dict(group)
+        before, ops = session.recorder.count, closure_ops.get(id(optimizer))
+        # The first step, which no estimate uses, counts the ops of one iteration.
+        iterations = 1 if ops is None else max(1, min(limit, LBFGS_OPS // max(ops, 1)))
+        group["max_iter"], group["tolerance_change"], group["max_eval"] = iterations, -math.inf, limit + 1
+        if iterations == limit:
+            session.note(f"LBFGS is assumed to run {limit} iterations a step, each with one call of the closure")
+        elif ops is not None:
+            session.low_confidence = True
+            session.note(
+                f"LBFGS is traced with {iterations} of {limit} iterations a step: "
+                f"a real step may take {limit / iterations:.0f} times as long"
+            )
+        FakeTensor.__gt__ = greater
+        try:
+            return original_step(optimizer, closure)
+        finally:
+            FakeTensor.__gt__ = original_greater
+            group.update(settings)
+            closure_ops.setdefault(id(optimizer), session.recorder.count - before)
+
+    def search(evaluate: Any, start: Any, length: Any, direction: Any, *_: Any, **__: Any) -> Any:
+        return *evaluate(start, length, direction), length, 1
+
+    torch.optim.LBFGS.step = step
+    line_searches: Any = sys.modules["torch.optim.lbfgs"]
+    line_searches._strong_wolfe = search
+
+
 def _allow_foreach() -> None:
     """Let optimizers use their multi-tensor update on tensors without data, as on CUDA."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
     for name in ("torch.utils._foreach_utils", "torch.optim.optimizer"):
         supported = getattr(sys.modules[name], "_foreach_supported_types", [FakeTensor])
         if FakeTensor not in supported:

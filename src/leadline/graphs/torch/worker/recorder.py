@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leadline.graphs.torch.worker import fake_tensors, ops
+from leadline.graphs.torch.worker import fake_tensors, ops, sparse
 from leadline.graphs.torch.worker.ops import OpTraits, ResultCache
 from leadline.graphs.torch.worker.session import TraceSession
 
@@ -148,6 +148,8 @@ class Recorder(TorchDispatchMode):
             if self.session.real:
                 self._record(func, traits, args, kwargs, out)
             return out
+        if (product := sparse.without_data_in(func, args)) is not None:
+            return self._dispatch(product[0], types, product[1], {})
         # Random numbers have no values here, and a script's generator is on the host (see fake_cuda).
         if kwargs.get("generator") is not None:
             kwargs = {**kwargs, "generator": None}
@@ -188,7 +190,7 @@ class Recorder(TorchDispatchMode):
                 fake_tensors.infer_value(func, args, out)
             if traits.name in TRUTHFUL and args[0].__dict__.get("_truth"):
                 out.__dict__["_truth"] = True
-        if out is not NotImplemented:
+        if out is not NotImplemented and not isinstance(out, sparse.SparseMatrix):
             self._record(func, traits, args, kwargs, out)
         return out
 
@@ -212,6 +214,8 @@ class Recorder(TorchDispatchMode):
         device = fake_tensors.true_device(source)
         target = kwargs.get("device") or device
         dtype = kwargs.get("dtype") or source.dtype
+        if source.layout is not torch.strided:
+            return self._without_data(source, target)
         if target.type == device.type:
             keeps_format = kwargs.get("memory_format") in (None, torch.preserve_format)
             if target.type != "cpu" and dtype == source.dtype and keeps_format:
@@ -222,6 +226,13 @@ class Recorder(TorchDispatchMode):
         out = fake_tensors.empty_like(source, target, dtype)
         fake_tensors.remember_value(out, source if isinstance(source, FakeTensor) else source.to(dtype))
         return out
+
+    def _without_data(self, source: torch.Tensor, device: torch.device) -> Any:
+        """Return a sparse tensor moved to the device, with its parts counted as input."""
+        matrix = sparse.without_data(source, device)
+        for part in (*matrix.parts, matrix.entries):
+            self.track(part, "input")
+        return matrix
 
     def _record(self, func: Any, traits: OpTraits, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
         results = self._track_results(traits, args, out) if traits.fresh else []

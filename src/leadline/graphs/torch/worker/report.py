@@ -140,6 +140,14 @@ def _flops(kind: str, name: str, base_name: str, dims: Dict[str, int], op: Recor
         values = op.inputs[3 if "backward" in name else 2][0][-1]
         forward_flops = dims["b"] * dims["h"] * dims["q"] * dims["kv"] * (dims["d"] + values)
         return float(forward_flops) * (5 if "backward" in name else 2) * (0.5 if _is_causal(name, op) else 1.0)
+    if name == "spmm":
+        return float(2 * math.prod(op.inputs[-2][0]) * math.prod(op.outputs[0][0][1:]))
+    if name == "sddmm":
+        return float(2 * math.prod(op.outputs[0][0]) * op.inputs[-1][0][-1])
+    if name.startswith("selective_scan"):
+        # 9 operations per position, channel and state, as its authors count them, and twice that backward.
+        sizes = [spec[0] for spec in (op.inputs[2:] if "backward" in name else op.inputs)]
+        return float(9 * math.prod(sizes[0]) * sizes[2][-1] * (2 if "backward" in name else 1))
     if kind in ("copy", "index", "embedding", "communication"):
         return 0.0
     elements = max((math.prod(spec[0]) for spec in (*op.outputs, *op.inputs)), default=0)
@@ -170,6 +178,12 @@ def _traffic(name: str, op: RecordedOp) -> Tuple[float, float]:
     if name in ("index_put_", "_index_put_impl_", "index_add_", "scatter_", "scatter_add_") and sizes:
         touched = float(sum(sizes[1:]))
         return 2 * touched, touched
+    if name in ("spmm", "sddmm"):
+        # Each entry reads a row of each dense matrix.
+        entries = math.prod(op.inputs[-2][0]) if name == "spmm" else math.prod(op.outputs[0][0])
+        dense = op.inputs[-1:] if name == "spmm" else op.inputs[-2:]
+        rows = sum(entries * spec[3] / max(spec[0][0], 1) for spec in dense)
+        return float(sum(sizes[: -len(dense)]) + rows), written
     return float(sum(sizes)), written
 
 

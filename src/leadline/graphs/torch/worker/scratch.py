@@ -7,6 +7,7 @@ compiled libraries are not seen: ``leadline.graphs.torch.worker.confinement`` ke
 
 import builtins
 import errno
+import gc
 import io
 import os
 import pathlib
@@ -80,11 +81,10 @@ def redirect_writes(folder: str, *, caches: bool = True) -> None:
     shutil._use_fd_functions = False  # type: ignore[attr-defined]
     builtin_open = builtins.open
     builtins.open = io.open = tree.open
-    # Modules that did "from io import open" hold their own reference.
-    for module in list(sys.modules.values()):
-        for name, value in list(getattr(module, "__dict__", {}).items()):
-            if value is builtin_open and module.__name__ != "_io":
-                setattr(module, name, tree.open)
+    # Modules that did "from io import open", and tables of openers as numpy's, hold their own reference.
+    for holder in gc.get_referrers(builtin_open):
+        if isinstance(holder, dict) and holder is not vars(tree) and holder is not vars(sys.modules["_io"]):
+            holder.update({name: tree.open for name, value in holder.items() if value is builtin_open})
 
 
 def is_scratch(path: Any) -> bool:

@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from leadline.graphs.torch.worker import loop_hooks
 from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
+from leadline.graphs.torch.worker.repeated_calls import RepeatedCalls
 from leadline.graphs.torch.worker.session import StopTrace, ThreadTimes, TraceSession, call_after, read_times
 
 STEPS = 3
@@ -65,6 +66,7 @@ class StepWatcher:
         self.loads: Dict[str, List[MeasuredLoad]] = {name: [] for name in (TRAINING, EVALUATION, INFERENCE)}
         self.batches = BatchPlanner()
         self.largest: Optional[TraceWindow] = None
+        self.repeated = RepeatedCalls(session)
 
     def install(self) -> None:
         """Place the hooks."""
@@ -189,6 +191,8 @@ class StepWatcher:
 
     def _after_backward(self) -> None:
         self.backwards += 1
+        if self.session.policy == "cuda" and not self.recorder.serial and (self.optimizers or self.backwards > 1):
+            raise StopTrace  # it trains on the CPU
         for after in self.session.after_backward:
             after()
         if self.optimizers:
@@ -207,9 +211,17 @@ class StepWatcher:
 
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
             self.session.record_startup_cost()
+            is_early = not (self.depth or self.backwards or self.evaluating or torch.is_grad_enabled())
+            kind = self.repeated.describe(module, args, kwargs) if is_early else None
+            known = self.repeated.answer(kind, module) if kind is not None else None
+            if known is not None:
+                return known[0]
             self.depth += 1
             try:
-                return original(module, *args, **kwargs)
+                result = original(module, *args, **kwargs)
+                if kind is not None:
+                    self.repeated.record(kind, result)
+                return result
             finally:
                 self.depth -= 1
                 if self.depth == 0 and not self.backwards and not self.optimizers:

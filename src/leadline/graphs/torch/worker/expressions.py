@@ -1,0 +1,143 @@
+"""Values of expressions of the user's source, read from a frame without running the user's code."""
+
+import ast
+import inspect
+import linecache
+import operator
+import sys
+from typing import Any, Dict, Optional
+
+MOST_COUNT = 10**15
+"""A larger number of epochs or steps, such as infinity, stands for no limit."""
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value of the script can be a number of epochs or steps."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST_COUNT
+
+
+WRAPPERS = ("enumerate", "tqdm", "trange", "track", "islice", "zip", "iter")
+"""Functions that give the elements of their first argument."""
+FUNCTIONS: Dict[str, Any] = {function.__name__: function for function in (len, int, float, round, min, max, abs, range)}
+METHODS, VIEWS = ("size", "numel", "ceil", "floor", "__len__"), ("items", "keys", "values")
+READABLE = {*FUNCTIONS, *METHODS, *VIEWS}
+"""Functions and methods that ``evaluate`` calls."""
+OPERATORS: Dict[Any, Any] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+
+
+class UnreadableExpression(Exception):
+    """The value of an expression cannot be read without running the user's code."""
+
+
+def read_locals(frame: Any) -> Dict[str, Any]:
+    """Return the local variables of a frame, without keeping alive what they hold."""
+    f_locals = frame.f_locals
+    names = dict(f_locals)
+    # Before Python 3.13 a function's f_locals is a copy that the frame keeps, and with it every tensor of the last
+    # read. It is emptied, so that memory is freed when the script drops it.
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        f_locals.clear()
+    return names
+
+
+def evaluate(node: Any, frame: Any) -> Any:
+    """Return the value of an expression; ``UnreadableExpression`` if it would call the user's code or has none yet."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [evaluate(element, frame) for element in node.elts]
+    try:
+        return READERS[type(node)](node, frame)
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        raise UnreadableExpression from error
+
+
+def _name(node: ast.Name, frame: Any) -> Any:
+    for names in (read_locals(frame), frame.f_globals):
+        if node.id in names:
+            return names[node.id]
+    raise UnreadableExpression
+
+
+def _attribute(node: ast.Attribute, frame: Any) -> Any:
+    return getattr(evaluate(node.value, frame), node.attr)
+
+
+def _operation(node: ast.BinOp, frame: Any) -> Any:
+    left, right = evaluate(node.left, frame), evaluate(node.right, frame)
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        return OPERATORS[type(node.op)](left, right)
+    raise UnreadableExpression
+
+
+def _negation(node: ast.UnaryOp, frame: Any) -> Any:
+    value = evaluate(node.operand, frame)
+    if isinstance(node.op, ast.USub) and isinstance(value, (int, float)):
+        return -value
+    raise UnreadableExpression
+
+
+def _subscript(node: ast.Subscript, frame: Any) -> Any:
+    holder, key = evaluate(node.value, frame), evaluate(node.slice, frame)
+    if isinstance(holder, (list, tuple)) or (isinstance(holder, dict) and key in holder):
+        return holder[key]
+    raise UnreadableExpression
+
+
+def _call(node: ast.Call, frame: Any) -> Any:
+    if node.keywords:
+        raise UnreadableExpression
+    arguments = [evaluate(argument, frame) for argument in node.args]
+    if isinstance(node.func, ast.Name):
+        return FUNCTIONS[node.func.id](*arguments)
+    if isinstance(node.func, ast.Attribute):
+        method = _attribute(node.func, frame)
+        if node.func.attr in METHODS or (
+            node.func.attr in VIEWS and isinstance(evaluate(node.func.value, frame), dict)
+        ):
+            return method(*arguments)
+    raise UnreadableExpression
+
+
+READERS: Dict[Any, Any] = {
+    ast.Name: _name, ast.Attribute: _attribute, ast.BinOp: _operation, ast.UnaryOp: _negation,
+    ast.Subscript: _subscript, ast.Call: _call,
+}  # fmt: skip
+
+
+def called_name(node: Any) -> str:
+    """Return the name of the function that an expression calls, empty if it calls none."""
+    function = getattr(node, "func", None)
+    return getattr(function, "id", None) or getattr(function, "attr", None) or ""
+
+
+def target_name(node: Any) -> str:
+    """Return the dotted name of a loop variable or counter. For a tuple it is the first name."""
+    if isinstance(node, ast.Tuple):
+        return target_name(node.elts[0])
+    if isinstance(node, ast.Attribute):
+        return f"{target_name(node.value)}.{node.attr}"
+    return getattr(node, "id", "")
+
+
+_trees: Dict[str, Optional[ast.AST]] = {}
+
+
+def parse_file(path: str) -> Optional[ast.AST]:
+    """Return the syntax tree of a source file, or ``None`` if there is none."""
+    if path not in _trees:
+        source = "".join(linecache.getlines(path))
+        try:
+            _trees[path] = ast.parse(source) if source else None
+        except SyntaxError:
+            _trees[path] = None
+    return _trees[path]
+
+
+def source_text(node: ast.expr, frame: Any) -> str:
+    """Return the text of an expression, on one line."""
+    text = ast.get_source_segment("".join(linecache.getlines(frame.f_code.co_filename)), node) or ""
+    return " ".join(text.split())

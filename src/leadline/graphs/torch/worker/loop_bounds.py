@@ -1,0 +1,146 @@
+"""Ends of loops in the user's source: counters compared with bounds, and conditions for a ``break``."""
+
+import ast
+import math
+from argparse import Namespace
+from typing import Any, Iterator, List, Optional, Tuple
+
+from leadline.graphs.torch.worker.expressions import (
+    WRAPPERS,
+    UnreadableExpression,
+    called_name,
+    evaluate,
+    is_count,
+    parse_file,
+    source_text,
+    target_name,
+)
+
+
+def early_end(loop: Any, frame: Any) -> str:
+    """Return the first condition for a ``break`` that depends on the run, with its line, or nothing."""
+    for node in _same_loop(loop.body):
+        if not isinstance(node, ast.If) or not any(
+            isinstance(child, ast.Break) for child in (*node.body, *node.orelse)
+        ):
+            continue
+        if (
+            not _stays_false(node.test, loop, frame)
+            and _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq)) is None
+        ):
+            return f"`if {source_text(node.test, frame)}` in line {node.lineno}"
+    return ""
+
+
+def _stays_false(test: Any, loop: Any, frame: Any) -> bool:
+    """Return whether a condition is false in all passes: a setting, or a conjunction with a setting."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(_stays_false(operand, loop, frame) for operand in test.values)
+    try:
+        if isinstance(test, ast.Attribute):  # options of the command line stay as they are
+            return isinstance(evaluate(test.value, frame), Namespace) and not evaluate(test, frame)
+        assigned = [target_name(part) for node in ast.walk(loop) for part in getattr(node, "targets", [])]
+        return isinstance(test, ast.Name) and test.id not in assigned and evaluate(test, frame) is False
+    except UnreadableExpression:
+        return False
+
+
+def _same_loop(statements: List[Any]) -> Iterator[Any]:
+    """Yield the statements of a loop, also below its conditions, whose ``break`` ends this loop."""
+    for node in statements:
+        yield node
+        if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.ClassDef)):
+            for part in ("body", "orelse", "handlers", "finalbody"):
+                yield from _same_loop(getattr(node, part, []))
+
+
+def while_bound(node: ast.While, frame: Any) -> Optional[Tuple[int, bool, str]]:
+    """Return the passes of a ``while`` loop, whether an inner loop counts them, and the counter."""
+    return _find_comparison(node.test, node, frame, (ast.Lt, ast.LtE, ast.NotEq)) or break_bound(node, frame)
+
+
+def break_bound(loop: Any, frame: Any) -> Optional[Tuple[int, bool, str]]:
+    """Find ``if counter >= bound: break`` directly in a loop."""
+    for node in loop.body:
+        if isinstance(node, ast.If) and any(isinstance(statement, ast.Break) for statement in node.body):
+            bound = _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq))
+            if bound is not None:
+                return bound[0] + _extra_rounds(loop, node, bound[2], frame), *bound[1:]
+    return None
+
+
+def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:
+    """Return the passes of the current line beyond those of a test that follows both the line and the increment."""
+    changes = (node for node in ast.walk(loop) if isinstance(node, ast.AugAssign))
+    increment = next((node.lineno for node in changes if target_name(node.target) == counter), math.inf)
+    return int(test.lineno < increment) - int(getattr(frame, "f_lineno", 0) > test.lineno)
+
+
+def _find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ...]) -> Optional[Tuple[int, bool, str]]:
+    """Find a counter of this loop compared with a bound. Return iterations, whether an inner loop counts, counter."""
+    if isinstance(test, ast.BoolOp):
+        bounds = [_find_comparison(operand, loop, frame, operators) for operand in test.values]
+        return next((operand for operand in bounds if operand is not None), None)
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], operators):
+        return None
+    name = target_name(test.left)
+    counted = _read_counter(loop, name, frame)
+    if counted is None:
+        return None
+    try:
+        bound = evaluate(test.comparators[0], frame)
+    except UnreadableExpression:
+        return None
+    if not is_count(bound):
+        return None
+    inner, start, increment = counted
+    rounds = (bound - start) / increment
+    return math.floor(rounds) + 1 if isinstance(test.ops[0], (ast.Gt, ast.LtE)) else math.ceil(rounds), inner, name
+
+
+def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, float, float]]:
+    """Return whether an inner loop increments a counter, its start and increment; ``None`` if ``name`` is none."""
+    if not name:
+        return None
+    try:
+        if isinstance(loop, ast.For) and name in map(target_name, ast.walk(loop.target)):
+            return _read_target(loop.iter, loop.target, name, frame)
+        for node in ast.walk(loop):
+            if isinstance(node, ast.AugAssign) and target_name(node.target) == name:
+                increment = evaluate(node.value, frame) if isinstance(node.op, ast.Add) else None
+                if increment is None or not is_count(increment):
+                    return None
+                loops = [child for child in ast.walk(loop) if isinstance(child, (ast.For, ast.While))]
+                inner = any(node in list(ast.walk(child)) for child in loops if child is not loop)
+                return inner, _first_value(name, loop, frame), increment
+    except UnreadableExpression:
+        return None
+    return None
+
+
+def _read_target(iterable: Any, target: Any, name: str, frame: Any) -> Optional[Tuple[bool, float, float]]:
+    """Return the start and increment of a loop's variable that counts, as ``_read_counter`` does."""
+    kind = called_name(iterable)
+    if kind == "enumerate" and isinstance(target, ast.Tuple) and target_name(target.elts[0]) == name:
+        starts = [*iterable.args[1:], *(word.value for word in iterable.keywords)]
+        return False, evaluate(starts[0], frame) if starts else 0, 1
+    if kind in ("range", "trange", "count") and target_name(target) == name:
+        arguments = [evaluate(argument, frame) for argument in iterable.args]
+        has_start = len(arguments) > (0 if kind == "count" else 1)
+        place = 1 if kind == "count" else 2
+        return False, arguments[0] if has_start else 0, arguments[place] if len(arguments) > place else 1
+    if kind in WRAPPERS and iterable.args:
+        return _read_target(iterable.args[0], target, name, frame)
+    return None
+
+
+def _first_value(name: str, loop: Any, frame: Any) -> float:
+    """Return the number that a counter starts at: a constant that is assigned before the loop, else zero."""
+    tree = parse_file(frame.f_code.co_filename)
+    before = [
+        node.value.value
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.Assign) and node.lineno < loop.lineno and isinstance(node.value, ast.Constant)
+        if name in map(target_name, node.targets)
+    ]
+    return next((value for value in reversed(before) if isinstance(value, (int, float))), 0)

@@ -1,0 +1,208 @@
+"""Ops of data-dependent shapes, sparse matrices, and kernels of packages that only run on a GPU."""
+
+import shlex
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from leadline.core.errors import Untraceable
+from leadline.core.graph import Stage, TracedJob
+from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.graphs.torch.trace import trace_command
+from tests.support.forked_python import run_forked
+
+EDGES = 3000
+
+GRAPH_NETWORK = """
+import torch
+from torch import nn
+nodes, device = 500, "DEVICE"
+places, values = torch.randint(0, nodes, (2, 3000)), torch.rand(3000)
+adjacency = torch.sparse_coo_tensor(places, values, (nodes, nodes)).CONVERTED.to(device)
+assert adjacency.shape == (500, 500) and adjacency.device.type == device
+first, second = nn.Linear(64, 32, bias=False).to(device), nn.Linear(32, 7, bias=False).to(device)
+x, y = torch.rand(nodes, 64).to(device), torch.randint(0, 7, (nodes,)).to(device)
+optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], 0.1)
+for epoch in range(20):
+    hidden = torch.PRODUCT(adjacency, first(x)).relu()
+    nn.functional.cross_entropy(torch.PRODUCT(adjacency, second(hidden)), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("converted", "product", "device"),
+    [("to_sparse_coo()", "spmm", "cuda"), ("to_sparse_csr()", "sparse.mm", "cuda"), ("to_sparse_coo()", "mm", "cpu")],
+)
+def test_a_product_with_a_sparse_matrix_computes_two_flops_per_entry_and_column(tmp_path, converted, product, device):
+    code = GRAPH_NETWORK.replace("CONVERTED", converted).replace("PRODUCT", product).replace("DEVICE", device)
+    job = trace(tmp_path, code)
+    products = Counter((op.stage, op.flops) for op in job.step.ops if op.name == "leadline.spmm")
+    entries = EDGES if "coo" in converted and device == "cuda" else products.most_common()[0][0][1] / 2 / 32
+    assert entries == pytest.approx(EDGES, rel=0.02)  # places that occur twice are one entry
+    stages, widths = (Stage.FORWARD, Stage.BACKWARD), (32, 7)
+    assert products == {(stage, 2 * entries * width): 1 for stage in stages for width in widths}
+    assert (job.step.device_type, job.step.parameters, job.loop.epochs) == (device, 64 * 32 + 32 * 7, 20)
+
+
+def test_learned_values_of_a_sparse_matrix_get_gradients(tmp_path):
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        places, count = torch.randint(0, 50, (2, 300)).cuda(), 50
+        values, dense = (torch.nn.Parameter(torch.rand(*shape)) for shape in ((300,), (50, 8)))
+        values, dense = torch.nn.Parameter(values.cuda()), torch.nn.Parameter(dense.cuda())
+        optimizer = torch.optim.Adam([values, dense])
+        for step in range(9):
+            matrix = torch.sparse_coo_tensor(places, values, (count, count))
+            (2.0 * matrix @ dense).sum().backward()
+            optimizer.step()
+        """,
+    )
+    flops = {op.name: op.flops for op in job.step.ops if op.name.startswith("leadline.")}
+    assert flops == {"leadline.spmm": 2 * 300 * 8, "leadline.sddmm": 2 * 300 * 8}
+    assert job.step.parameters == 300 + 50 * 8
+
+
+def test_an_operation_on_sparse_tensors_without_a_rule_is_refused_by_name(tmp_path):
+    code = "import torch\nmatrix = torch.eye(9).to_sparse().cuda()\nmatrix.tril()\n"
+    with pytest.raises(Untraceable, match=r"aten\.tril\.default of a sparse tensor cannot be traced"):
+        trace(tmp_path, code)
+
+
+PACKAGES = """
+import torch
+from torch import nn
+import bitsandbytes
+import xformers.ops
+from apex.normalization import FusedLayerNorm
+from flash_attn import flash_attn_func
+from flash_attn.bert_padding import pad_input, unpad_input
+from flash_attn.flash_attn_interface import flash_attn_varlen_qkvpacked_func
+from mamba_ssm import Mamba
+try:
+    import causal_conv1d
+except ImportError:
+    causal_conv1d = None
+assert causal_conv1d is None
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.norm, self.scan = nn.Linear(256, 768), FusedLayerNorm(256), Mamba(256)
+    def forward(self, x):
+        packed = self.qkv(x).unflatten(-1, (3, 4, 64))
+        dense = flash_attn_func(*packed.unbind(2), causal=True)
+        same = xformers.ops.memory_efficient_attention(*packed.unbind(2))
+        rows, places, begins, longest, _ = unpad_input(packed, torch.ones(4, 128, device="cuda", dtype=torch.int32))
+        varied = pad_input(flash_attn_varlen_qkvpacked_func(rows, begins, longest), places, 4, 128)
+        return self.scan(self.norm((dense + same + varied).flatten(2)))
+
+net = Net().cuda().bfloat16()
+optimizer = bitsandbytes.optim.AdamW8bit(net.parameters(), lr=1e-3)
+for step in range(50):
+    net(torch.rand(4, 128, 256, device="cuda", dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_packages_for_gpus_that_are_missing_are_traced_by_their_kernels(tmp_path):
+    job = trace(tmp_path, PACKAGES)
+    forward = [op for op in job.step.ops if op.stage is Stage.FORWARD]
+    attention = 4 * 4 * 4 * 128 * 128 * 64  # 4 flops per query, key and channel of batch × heads
+    assert [op.flops for op in forward if op.kind == "attention"] == [attention / 2, attention, attention]
+    assert [op.flops for op in forward if op.name == "leadline.selective_scan"] == [9 * 4 * 512 * 128 * 16]
+    assert sum(op.name == "leadline.selective_scan_backward" for op in job.step.ops) == 1
+    state_bytes = sum(event.size_bytes for event in job.step.events if event.category == "optimizer-state")
+    assert state_bytes == pytest.approx(2 * job.step.parameters * (1 + 4 / 256), rel=0.05)
+    assert job.loop.optimizer == "adamw8bit"
+    assert job.low_confidence
+    replaced = [note.partition(" is ")[0] for note in job.notes if "a stand-in computes" in note]
+    assert replaced == ["bitsandbytes", "xformers", "apex", "flash_attn", "mamba_ssm"]
+    assert "causal_conv1d is not installed here, so the script goes on without it" in job.notes
+
+
+def test_a_package_that_fails_without_a_gpu_is_replaced_and_a_working_one_is_not(tmp_path, monkeypatch):
+    broken, working = tmp_path / "libraries/flash_attn", tmp_path / "libraries/apex"
+    for folder, code in ((broken, "raise OSError('libcuda.so.1: cannot open')"), (working, "import torch\nmine = 7")):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "libraries"))
+    code = """
+        import importlib.util
+        import torch
+        import apex
+        from flash_attn import flash_attn_qkvpacked_func
+        assert apex.mine == 7 and not importlib.util.find_spec("xformers")
+        layer = torch.nn.Linear(64, 3 * 64).cuda().half()
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        for step in range(9):
+            qkv = layer(torch.rand(2, 16, 64, device="cuda").half()).unflatten(-1, (3, 1, 64))
+            flash_attn_qkvpacked_func(qkv).sum().backward()
+            optimizer.step()
+    """
+    job = trace(tmp_path, code)
+    assert sum(op.kind == "attention" for op in job.step.ops) == 2
+    notes = [note.partition(":")[0] for note in job.notes if "stand-in" in note]
+    assert notes == ["flash_attn is not usable here (OSError)"]
+
+
+def test_lbfgs_runs_all_its_iterations_with_a_note(tmp_path):
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        layer, x = torch.nn.Linear(16, 16).cuda(), torch.rand(64, 16).cuda()
+        optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=6, line_search_fn="strong_wolfe")
+        def closure():
+            optimizer.zero_grad()
+            loss = layer(x).square().mean()
+            loss.backward()
+            return loss
+        for step in range(9):
+            optimizer.step(closure)
+        """,
+    )
+    assert sum(op.name == "aten.addmm" for op in job.step.ops) == 7  # one before the iterations
+    assert "LBFGS is assumed to run 6 iterations a step, each with one call of the closure" in job.notes
+    assert job.loop.steps_per_epoch == 9
+
+
+def test_a_list_of_images_is_a_batch_and_a_part_of_a_tensor_is_copied_without_gaps(tmp_path):
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        from torch import nn
+        ids = torch.arange(200).view(10, 20)
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.filters, self.table = nn.Conv2d(3, 4, 3), nn.Embedding(200, 8)
+            def forward(self, images, words):
+                assert words[0].tolist() == [3, 4, 5, 6]
+                seen = torch.stack([self.filters(image[None]).sum() for image in images])
+                return seen.sum() + self.table(words).sum()
+        net = Net().cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for step in range(9):
+            net([torch.rand(3, 8, 8 + n).cuda() for n in range(5)], ids[:, 3:7].to("cuda")).backward()
+            optimizer.step()
+        """,
+    )
+    assert (job.loop.batch, job.loop.steps_per_epoch) == (5, 9)
+    assert job.step.parameters == 3 * 4 * 9 + 4 + 200 * 8
+
+
+def trace(folder: Path, code: str) -> TracedJob:
+    script = folder / "train.py"
+    script.write_text(textwrap.dedent(code))
+    words = (sys.executable, str(script))
+    workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
+    return trace_command(workload, runner=run_forked, cwd=folder, timeout_s=60)
