@@ -205,7 +205,7 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
         command, location = session.children[-1]
         reason = f"the script trained in a child process that cannot be traced: trace its command instead ({command})"
         return {"reason": reason, "location": location or None}
-    if steps.backwards > 1 and session.policy == "cuda":
+    if steps.backwards and session.policy == "cuda" and not steps.recorder.serial:
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
     if session.stopped_at or session.is_over:
         return time_failure(session)
