@@ -270,8 +270,8 @@ class _DataParallel(torch.nn.Module):
             return self.module(*args, **kwargs)
         args, kwargs = tree_map(self._first_part, (args, kwargs))
         if torch.is_grad_enabled():
-            parts = [part for part in tree_leaves(args) if self._is_split(part)]
-            self._session.facts["batch"] = parts[0].shape[self.dim] if parts else None
+            parts = [part for part in tree_leaves((args, kwargs)) if self._is_split(part)]
+            self._session.facts.update({"batch": parts[0].shape[self.dim]} if parts else {})
         self._send("broadcast", self.parameters())
         return tree_map(self._gather, self.module(*args, **kwargs))
 
