@@ -145,9 +145,9 @@ def _fake_groups(session: TraceSession) -> None:
 
         if torch.distributed.is_initialized():
             return
-        asked = dict(parse_qsl(urlparse(str(init_method or "")).query))
-        size = _first_number(world_size, asked.get("world_size"), os.environ.get("WORLD_SIZE"), session.world_size)
-        place = _first_number(rank, asked.get("rank"), os.environ.get("RANK"), 0)
+        query = dict(parse_qsl(urlparse(str(init_method or "")).query))
+        size = _first_number(world_size, query.get("world_size"), os.environ.get("WORLD_SIZE"), session.world_size)
+        place = _first_number(rank, query.get("rank"), os.environ.get("RANK"), 0)
         session.world_size = max(size, 1)
         session.local_size = min(max(session.local_size, 1), session.world_size)
         original(
