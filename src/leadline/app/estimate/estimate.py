@@ -130,8 +130,9 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
     estimates = estimate_targets(accelerators_first, tracer)
     started = tracer.first_job.loop.world_size
     if "gpus" in workload.defaulted and started > workload.gpus and tracer.first_job.step.device_type != "cpu":
-        # The script itself starts a process for each of its GPUs, which no launcher told.
-        return estimate(replace(workload, gpus=started, needs_gpus=True), tools, on=on)
+        # The script itself starts a process for each of its GPUs. Only once: their number may follow that of the GPUs.
+        defaulted = tuple(name for name in workload.defaulted if name != "gpus")
+        return estimate(replace(workload, gpus=started, needs_gpus=True, defaulted=defaulted), tools, on=on)
     estimates, probe_notes = _with_probe(accelerators_first, estimates, tracer)
     return EstimateAnswer(
         workload=workload,

@@ -142,14 +142,14 @@ def _is_assignment(word: str) -> bool:
 
 def _with_variables(words: Sequence[str]) -> PythonCommand:
     """Read ``env A=B COMMAND`` or ``A=B COMMAND``."""
-    rest = list(words[1:] if Path(words[0]).name == "env" else words)
+    words_left = list(words[1:] if Path(words[0]).name == "env" else words)
     variables: dict[str, str] = {}
-    while rest and (rest[0].startswith("-") or _is_assignment(rest[0])):
-        name, joined, value = rest[0].partition("=")
+    while words_left and (words_left[0].startswith("-") or _is_assignment(words_left[0])):
+        name, joined, value = words_left[0].partition("=")
         if not name.startswith("-") and joined:
             variables[name] = value
-        rest = rest[2 if rest[0] in ("-u", "-C") else 1 :]
-    command = read_command(tuple(rest))
+        words_left = words_left[2 if words_left[0] in ("-u", "-C") else 1 :]
+    command = read_command(tuple(words_left))
     return replace(command, variables=(*variables.items(), *command.variables))
 
 
@@ -208,9 +208,9 @@ def _read_fabric(arguments: list[str]) -> PythonCommand:
     place = next((place for place, word in enumerate(arguments) if word.endswith(".py")), None)
     if place is None:
         raise InvalidInput("the launcher's command names no script: write it as fabric run --devices=4 train.py")
-    own, following = arguments[:place], dict(pairwise(arguments[:place]))
+    options_given, following = arguments[:place], dict(pairwise(arguments[:place]))
     names = ("accelerator", "strategy", "devices", "num-nodes", "precision")
-    values = {name: following.get(f"--{name}") or _joined_value(own, f"--{name}") for name in names}
+    values = {name: following.get(f"--{name}") or _joined_value(options_given, f"--{name}") for name in names}
     # Its processes read the options from these variables.
     variables = {f"LT_{name.upper().replace('-', '_')}": value for name, value in values.items() if value}
     devices, per_gpu = values["devices"] or "1", "--devices" if values["devices"] in ("auto", "-1") else ""

@@ -64,11 +64,13 @@ def read_script(text: str, name: str, arguments: Sequence[str] = ()) -> ScriptCa
                 if is_export or variable in exported:
                     exported[variable] = values.get(variable, "")
         elif program == "cd":
-            folder = str(Path(folder, _known(_expand("".join(words[1:2]) or "~", values), name, line)).expanduser())
+            folder = str(Path(folder, _readable(_expand("".join(words[1:2]) or "~", values), name, line)).expanduser())
         elif Path(program).name not in IGNORED:
             expanded = [word for part in words for word in _expand_word(part, values)]
-            command = tuple(_known(word, name, line) for word in expanded)
-            kept = tuple((key, _known(value, name, line)) for key, value in exported.items() if UNREADABLE not in value)
+            command = tuple(_readable(word, name, line) for word in expanded)
+            kept = tuple(
+                (key, _readable(value, name, line)) for key, value in exported.items() if UNREADABLE not in value
+            )
             calls.append((line, ScriptCall(command, kept, folder)))
     return _only_call(calls, name)
 
@@ -91,7 +93,7 @@ def _refusal(name: str, line: int, fault: str) -> Untraceable:
     )
 
 
-def _known(text: str, name: str, line: int) -> str:
+def _readable(text: str, name: str, line: int) -> str:
     if UNREADABLE in text:
         raise _refusal(name, line, "uses a value that only a shell can compute")
     return text
@@ -151,8 +153,8 @@ def _expand(word: str, values: dict[str, str]) -> str:
 
     def value(match: re.Match[str]) -> str:
         name, _, default, plain = match.groups()
-        known = values.get(name or plain) or os.environ.get(name or plain, "")
-        return known or (_expand(default, values) if default else "")
+        value_set = values.get(name or plain) or os.environ.get(name or plain, "")
+        return value_set or (_expand(default, values) if default else "")
 
     text = VARIABLE.sub(value, word)
     if "$((" in word or "$" in text.replace("\\$", ""):

@@ -145,9 +145,9 @@ def _fake_groups(session: TraceSession) -> None:
 
         if torch.distributed.is_initialized():
             return
-        asked = dict(parse_qsl(urlparse(str(init_method or "")).query))
-        size = _first_number(world_size, asked.get("world_size"), os.environ.get("WORLD_SIZE"), session.world_size)
-        place = _first_number(rank, asked.get("rank"), os.environ.get("RANK"), 0)
+        query = dict(parse_qsl(urlparse(str(init_method or "")).query))
+        size = _first_number(world_size, query.get("world_size"), os.environ.get("WORLD_SIZE"), session.world_size)
+        place = _first_number(rank, query.get("rank"), os.environ.get("RANK"), 0)
         session.world_size = max(size, 1)
         session.local_size = min(max(session.local_size, 1), session.world_size)
         original(
@@ -270,8 +270,8 @@ class _DataParallel(torch.nn.Module):
             return self.module(*args, **kwargs)
         args, kwargs = tree_map(self._first_part, (args, kwargs))
         if torch.is_grad_enabled():
-            parts = [part for part in tree_leaves(args) if self._is_split(part)]
-            self._session.facts["batch"] = parts[0].shape[self.dim] if parts else None
+            parts = [part for part in tree_leaves((args, kwargs)) if self._is_split(part)]
+            self._session.facts.update({"batch": parts[0].shape[self.dim]} if parts else {})
         self._send("broadcast", self.parameters())
         return tree_map(self._gather, self.module(*args, **kwargs))
 

@@ -194,8 +194,7 @@ def _redirect_moves() -> None:
 
     for name in ("tensor", "as_tensor", "asarray"):
         setattr(torch, name, _construct_on_host(getattr(torch, name)))
-    torch.Tensor.to = to
-    torch.Tensor.cuda = cuda
+    torch.Tensor.to, torch.Tensor.cuda = to, cuda
 
 
 def _construct_on_host(original: Any) -> Any:

@@ -190,15 +190,15 @@ class _Ranks:
         class Popen(subprocess.Popen):  # type: ignore[type-arg]
             """A program. A further rank of this job is one that does nothing."""
 
-            def __init__(self, args: Any, *others: Any, **settings: Any) -> None:
+            def __init__(self, args: Any, *positional: Any, **settings: Any) -> None:
                 words = _words(args)
                 if int((settings.get("env") or {}).get("LOCAL_RANK", "0") or 0) > 0:
                     size = int(settings["env"].get("WORLD_SIZE", "1"))
                     ranks.session.world_size = max(ranks.session.world_size, size)
-                    args, others, settings = ["true"], (), {}
+                    args, positional, settings = ["true"], (), {}
                 elif _starts_python(words):
                     ranks.session.children.append((" ".join(words)[:100], _location()))
-                super().__init__(args, *others, **settings)
+                super().__init__(args, *positional, **settings)
 
         subprocess.Popen = Popen  # type: ignore[misc]
 
@@ -257,8 +257,8 @@ def _names(code: Any) -> Iterator[str]:
 def _callees(function: Any, names: Set[str]) -> List[Any]:
     """Return the functions, methods and classes' methods that a function may call by these names."""
     owners: List[Any] = [getattr(function, "__self__", None)]
-    known = getattr(getattr(function, "__func__", function), "__globals__", {})
-    values = [known[name] for name in names if name in known]
+    global_names = getattr(getattr(function, "__func__", function), "__globals__", {})
+    values = [global_names[name] for name in names if name in global_names]
     owners += [value for value in values if isinstance(value, types.ModuleType)]
     values += [getattr(owner, name, None) for owner in owners if owner is not None for name in names]
     classes = [value for value in values if isinstance(value, type)]
