@@ -151,7 +151,7 @@ def _first_value(name: str, loop: Any, frame: Any) -> float:
 
 
 def _is_around(function: ast.FunctionDef, loop: Any) -> bool:
-    return function.lineno < loop.lineno <= (function.end_lineno or 0)
+    return bool(function.lineno < loop.lineno <= (function.end_lineno or 0))
 
 
 def _within_scope(scopes: List[Any]) -> Iterator[ast.AST]:
