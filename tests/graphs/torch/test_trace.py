@@ -88,6 +88,27 @@ def test_a_step_ends_with_the_rarest_of_two_optimizers(tmp_path: Path) -> None:
     assert sum(op.name == "aten.addmm" for op in job.step.ops) == 2
 
 
+def test_an_optimizer_that_steps_every_few_batches_divides_the_steps_of_an_epoch(tmp_path: Path) -> None:
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        from torch.utils.data import DataLoader
+        often, seldom = torch.nn.Linear(4, 4).cuda(), torch.nn.Linear(4, 4).cuda()
+        optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (often, seldom)]
+        for epoch in range(2):
+            for number, x in enumerate(DataLoader(torch.rand(93, 4), 1)):
+                often(x.cuda()).sum().backward()
+                optimizers[0].step()
+                if number % 5 == 0:
+                    seldom(x.cuda()).sum().backward()
+                    optimizers[1].step()
+        """,
+    )
+    assert sum(op.name == "aten.addmm" for op in job.step.ops) == 6
+    assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.accumulation) == (19, 2, 1)
+
+
 def test_a_loop_without_an_optimizer_object_ends_and_counts_its_updates(tmp_path: Path) -> None:
     job = trace(
         tmp_path,

@@ -76,7 +76,7 @@ def loops_of(tmp_path):
         ("i = 0\nwhile True:\n    if i >= 6:\n        break\n    step()\n    i += 1\n", [(6, False)]),
         ("class K:\n    n_splits = 5\n    def split(k): return [1]\nkfold = K()\nfor f in kfold.split(): step()\n",
          [(5, False)]),
-        ("i = 5\nwhile i <= 20:\n    step()\n    i += 5\n", [(4, False)]),
+        ("i = 0\ni = 5\ndef other():\n    i = 7\nwhile i <= 20:\n    step()\n    i += 5\n", [(4, False)]),
         ("for e in range(3):\n    for a in [[1, 2], [3], [4, 5, 6]]:\n        for b in a:\n            step()\n",
          [(3, False), (6, False)]),
         ("for n in range(4):\n    for i in range(10 * (n + 1)):\n        step()\n", [(100, False)]),

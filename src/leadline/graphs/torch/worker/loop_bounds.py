@@ -135,12 +135,29 @@ def _read_target(iterable: Any, target: Any, name: str, frame: Any) -> Optional[
 
 
 def _first_value(name: str, loop: Any, frame: Any) -> float:
-    """Return the number that a counter starts at: a constant that is assigned before the loop, else zero."""
+    """Return the number that a counter starts at: a constant of its last assignment before the loop, else zero."""
     tree = parse_file(frame.f_code.co_filename)
+    nodes = [tree, *ast.walk(tree)] if tree is not None else []
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and _is_around(node, loop)]
+    # An attribute is assigned in any method, a variable in the function of the loop.
+    scope = ast.walk(tree) if "." in name and tree is not None else _within_scope([*nodes[:1], *functions][-1:])
     before = [
-        node.value.value
-        for node in (ast.walk(tree) if tree is not None else ())
-        if isinstance(node, ast.Assign) and node.lineno < loop.lineno and isinstance(node.value, ast.Constant)
-        if name in map(target_name, node.targets)
+        node
+        for node in scope
+        if isinstance(node, ast.Assign) and node.lineno < loop.lineno and name in map(target_name, node.targets)
     ]
-    return next((value for value in reversed(before) if isinstance(value, (int, float))), 0)
+    value = getattr(max(before, key=lambda node: node.lineno, default=None), "value", None)
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, (int, float)) else 0
+
+
+def _is_around(function: ast.FunctionDef, loop: Any) -> bool:
+    return bool(function.lineno < loop.lineno <= (function.end_lineno or 0))
+
+
+def _within_scope(scopes: List[Any]) -> Iterator[ast.AST]:
+    """Yield the statements of scopes without those of functions and classes within them."""
+    for scope in scopes:
+        for child in ast.iter_child_nodes(scope):
+            yield child
+            if not isinstance(child, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
+                yield from _within_scope([child])

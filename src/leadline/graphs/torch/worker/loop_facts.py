@@ -5,14 +5,14 @@ import math
 import operator
 import os
 import sys
-import types
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.utils.data import IterableDataset
 
 from leadline.graphs.torch.worker.expressions import is_count
 from leadline.graphs.torch.worker.loops import EnclosingLoop
+from leadline.graphs.torch.worker.object_sizes import object_bytes
 
 
 class WatchedStep(NamedTuple):
@@ -47,6 +47,8 @@ class LoopObservations:
         self.backward_lines: "collections.Counter[str]" = collections.Counter()
         self.autocast: Optional[str] = None
         self.optimizers: List[Any] = []
+        self.batches_at: Dict[int, List[int]] = {}
+        """Training batches that were drawn before each step of each optimizer."""
         self.root: Any = None
         self.forward: Optional[Dict[str, Any]] = None
         self.framework: Dict[str, Any] = {}
@@ -64,53 +66,6 @@ class LoopObservations:
         loop = _split_loops(step.loops, step.loader)[1] if step and not self.framework.get("framework") else None
         unread = [loader for loader in loaders if id(loader) not in self.first_batch]
         return loop is not None and any(self.loader_names.get(id(loader)) in loop.names for loader in unread)
-
-
-PAGE_BYTES = 4096
-SAMPLED_ELEMENTS = 1000
-"""Elements of a container that stand for all of them."""
-MOST_OBJECTS = 200_000
-"""Limit of the objects that are counted."""
-LEAF_TYPES = (str, bytes, bytearray, int, float, complex, bool, type(None), range)
-SHARED_TYPES = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-"""Types that hold no data, or that all objects share."""
-
-
-def object_bytes(root: Any) -> int:
-    """Return the bytes below ``root`` that merely reading it writes to, by counting references.
-
-    Forked workers copy these pages. For a large object it is the first page alone. Tensors and arrays count as one
-    object each. A long container is estimated from a sample of elements, evenly over it.
-    """
-    return int(_object_bytes(root, set()))
-
-
-def _object_bytes(root: Any, visited: Set[int]) -> float:
-    if id(root) in visited or len(visited) >= MOST_OBJECTS or isinstance(root, SHARED_TYPES):
-        return 0.0
-    visited.add(id(root))
-    size = float(min(sys.getsizeof(root, 0), PAGE_BYTES))
-    if isinstance(root, LEAF_TYPES):
-        return size
-    if isinstance(root, (list, tuple, set, frozenset, dict)):
-        size = 64.0  # the header: reading leaves the array of elements unwritten
-        if isinstance(root, dict):
-            size += _sampled_bytes(root.keys(), len(root), visited)
-            return size + _sampled_bytes(root.values(), len(root), visited)
-        return size + _sampled_bytes(root, len(root), visited)
-    attributes = getattr(root, "__dict__", None)
-    values = list(attributes.values()) if isinstance(attributes, dict) else []
-    return size + sum(_object_bytes(value, visited) for value in values)
-
-
-def _sampled_bytes(elements: Iterable[Any], count: int, visited: Set[int]) -> float:
-    """Return the bytes of all elements, scaled up from a sample of a long container."""
-    if count <= SAMPLED_ELEMENTS:
-        return sum(_object_bytes(element, visited) for element in list(elements))
-    positions = {int(position * (count / SAMPLED_ELEMENTS)) for position in range(SAMPLED_ELEMENTS)}
-    sampled = [element for position, element in enumerate(elements) if position in positions]
-    sizes = [_object_bytes(element, visited) for element in sampled]
-    return sum(sizes) * count / len(sizes)
 
 
 WATCHED_FOR_BATCHES = 3
@@ -239,6 +194,9 @@ def _epoch_length(
     per_epoch = None
     if batches is not None and not _trains_on_one_batch(observed):
         per_epoch = max(1, math.ceil(batches / accumulation) if framework else batches // accumulation)
+        if accumulation == 1 and (between := _batches_between(observed)) > 1:
+            per_epoch = math.ceil(batches / between)
+            notes.append(f"one of the optimizers steps every {between} batches, which are one step")
     if framework:
         epochs, limit = observed.framework.get("epochs"), observed.framework.get("max_steps")
         notes.append(f"epochs and accumulation are the settings of the {framework}")
@@ -297,6 +255,13 @@ def _loop_notes(loops: List[EnclosingLoop]) -> Iterator[str]:
             yield f"the loop over `{loop.text}` is assumed to be as long in each pass of `{loop.varies_with}`"
         if loop.may_end:
             yield f"the loop over `{loop.text}` in line {loop.line} may end early, by {loop.may_end}"
+
+
+def _batches_between(observed: LoopObservations) -> int:
+    """Return the batches from one step to the next of the optimizer that steps most rarely, if there are several."""
+    drawn = [batches for batches in observed.batches_at.values() if len(batches) > 1]
+    rarest = min(drawn, key=len, default=[0, 1])
+    return round((rarest[-1] - rarest[0]) / (len(rarest) - 1)) if len(drawn) > 1 else 1
 
 
 def _ends_before(loop: EnclosingLoop, loader: Any, batches: Optional[int]) -> bool:

@@ -125,6 +125,7 @@ def _record_backward(watch: LoopObservations) -> None:
 
 def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
     watch.step_count += 1
+    watch.batches_at.setdefault(id(optimizer), []).append(watch.batch_count)
     if not any(known_optimizer is optimizer for known_optimizer in watch.optimizers):
         watch.optimizers.append(optimizer)
     if len(watch.steps) < WATCHED_STEPS:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from leadline.graphs.torch.worker.loop_facts import PAGE_BYTES, object_bytes
+from leadline.graphs.torch.worker.object_sizes import PAGE_BYTES, object_bytes
 
 
 class Data:
@@ -62,7 +62,7 @@ LOADS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from torch.utils.data import DataLoader
-import test_loop_facts as t
+import test_object_sizes as t
 files = t.Files(200_000)
 held = max(int(batch.max()) for batch in DataLoader(files, 1000, shuffle=True, num_workers=2))
 print(held, t.object_bytes(files))
