@@ -63,7 +63,7 @@ def function_request(workload: Workload, kind: str, example: str) -> dict[str, A
         InvalidInput: The reference names no file.
     """
     path, _, name = workload.model.reference.rpartition(":")
-    if not is_file(path):
+    if not workload.model.library and not is_file(path):
         raise InvalidInput(f"{workload.model.reference!r} names no {kind}: write it as {example}:build")
     inputs = [(list(shape.shape), shape.dtype) for shape in workload.inputs]
     return {"target": path, "function": name, "inputs": inputs, "phase": workload.phase.value}
