@@ -13,7 +13,7 @@ from leadline.core.processes import ProcessRunner
 from leadline.core.workload import TRACE_LIMIT_S, Fusion, Precision, Workload
 from leadline.graphs.torch.command import PythonCommand, parse_command
 from leadline.graphs.torch.compiled_memory import drop_recomputed_tensors
-from leadline.graphs.worker import WorkerAnswer, function_request, run_worker
+from leadline.graphs.worker import QUIET, WorkerAnswer, function_request, run_worker
 
 START_S = 60.0
 """Extra time for importing torch and writing the answer."""
@@ -129,15 +129,7 @@ def _base_request(device_type: str, timeout_s: float = TRACE_LIMIT_S) -> dict[st
 def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
     """Return the variables that a launcher sets for its first process, and no real device."""
     size = command.local_processes * command.nodes
-    settings = {
-        # Nothing may be written, downloaded or drawn because of a trace.
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
-        "WANDB_MODE": "disabled",
-        "MPLBACKEND": "Agg",
-        "LEADLINE_TRACE": device_type,
-    }
+    settings = {**QUIET, "LEADLINE_TRACE": device_type}
     if size > 1:
         settings |= {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
         settings |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(command.local_processes)}

@@ -126,11 +126,15 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
 
 
 def _run_script(session: TraceSession, request: Dict[str, Any]) -> None:
-    """Run the script as Python would."""
     from leadline.graphs.torch.worker import loop_hooks
 
+    loop_hooks.watch_loop(None if request["module"] else request["target"])
+    run_target(request)
+
+
+def run_target(request: Dict[str, Any]) -> None:
+    """Run the script or module of a request as Python would."""
     target = request["target"]
-    loop_hooks.watch_loop(None if request["module"] else target)
     sys.argv = [target, *request["argv"]]
     sys.path.insert(0, str(Path.cwd() if request["module"] else Path(target).resolve().parent))
     if request["module"]:
