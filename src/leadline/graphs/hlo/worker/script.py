@@ -3,6 +3,7 @@
 import argparse
 import collections
 import importlib
+import inspect
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Dict, List
 
 from leadline.graphs.torch.worker import scratch
 from leadline.graphs.torch.worker.confinement import Confinement
+from leadline.graphs.torch.worker.keras_fit import fit_settings
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
 from leadline.graphs.torch.worker.loops import enclosing_loops
@@ -135,6 +137,7 @@ class StepWatch:
         count = self.counts[id(program)]
         if count <= 2:
             program.loops = enclosing_loops(self.loop.folder)
+            self.loop.framework.update(fit_settings(inspect.currentframe()))
         if not program.trains:
             return
         if count == 3:
@@ -176,7 +179,7 @@ class StepWatch:
         facts["batch"] = self._batch(step)
         if self.between:
             facts["loading"] = self._loading()
-        return {name: fact for name, fact in facts.items() if fact is not None and name != "optimizer"}
+        return {name: fact for name, fact in facts.items() if fact is not None}
 
     def _batch(self, step: Any) -> Any:
         """Return the first dimension of the largest argument that no result replaces: the others are the state."""

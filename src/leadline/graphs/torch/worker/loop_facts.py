@@ -129,7 +129,7 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
     facts: Dict[str, Any] = {
         "accumulation": accumulation,
         "world_size": world_size,
-        "optimizer": _optimizer(observed, notes),
+        "optimizer": observed.framework.get("optimizer") or _optimizer(observed, notes),
         "precision": observed.autocast or observed.framework.get("precision") or _weight_precision(observed),
     }
     if loader is not None:
@@ -139,7 +139,7 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
         notes.append(f"batch {facts['batch']} is read from the input of {module}: there is no DataLoader")
     if "batch" in observed.framework:
         facts["batch"] = observed.framework["batch"]
-    batches = facts.pop("batches", None)
+    batches = observed.framework.get("steps_per_epoch", facts.pop("batches", None))
     facts["steps_per_epoch"], facts["epochs"] = _epoch_length(observed, step, batches, accumulation, notes)
     evaluation_batches = _evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
     facts["evaluation_batches_per_epoch"] = evaluation_batches
