@@ -27,7 +27,8 @@ def trace_in_forks(
         "device_type": "cuda", "timeout_s": timeout_s, "function": "build", "module": False, "argv": [],
         "world_size": 1, "local_size": 1, "python_path": [], "target": str(builder),
         "inputs": [(list(shape), "float32")], "phase": phase, "weights": "float32", "autocast": autocast,
-        "optimizer": "momentum", "accumulation": 1, "checkpointing": False, "answer": str(scratch / "unused"),
+        "library": "", "optimizer": "momentum", "accumulation": 1, "checkpointing": False,
+        "answer": str(scratch / "unused"),
     }  # fmt: skip
     child = os.fork()
     if child == 0:

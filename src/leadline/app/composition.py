@@ -157,10 +157,10 @@ def _expand_config(workload: "Workload", device_type: str, _: tuple[tuple[int, i
 
 
 def _trace_command(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
-    from leadline.graphs.torch.trace import trace_command  # noqa: PLC0415 - loaded on use
+    from leadline.graphs.scripts import trace_script  # noqa: PLC0415 - loaded on use
 
     workdir = workload.model.workdir
     cwd = Path(workdir) if workdir else None
-    return trace_command(
+    return trace_script(
         workload, runner=run_process, device_type=device_type, timeout_s=workload.trace_limit_s, cwd=cwd
     )

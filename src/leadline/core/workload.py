@@ -278,15 +278,25 @@ class ModelKind(StrEnum):
     COMMAND = "command"
 
 
+LIBRARIES = ("timm", "torchvision")
+"""Packages whose models PyTorch functions build by name."""
+
+
 class ModelSource(Frozen):
     """Location of the model."""
 
     kind: ModelKind
     reference: str
-    """``file.py:function``, the path of a ``config.json``, ``.onnx``, StableHLO or HLO file, or the command as
-    typed."""
+    """``file.py:function``, ``timm:NAME`` or ``torchvision:NAME``, the path of a ``config.json``, ``.onnx``, StableHLO
+    or HLO file, or the command as typed."""
     argv: tuple[str, ...] = ()  # the command split into words; empty for the other kinds
     workdir: str | None = None  # its working directory, if not the current one
+
+    @property
+    def library(self) -> str | None:
+        """The package that builds the model by its name, if one does."""
+        package, _, name = self.reference.partition(":")
+        return package if self.kind is ModelKind.FUNCTION and name and package in LIBRARIES else None
 
 
 class InputShape(Frozen):
@@ -358,7 +368,7 @@ class Workload(Frozen):
     needs_gpus: bool = False  # True if the user or a launcher asked for GPUs: a place without any is no candidate
     name: str = ""
     trace_limit_s: float = TRACE_LIMIT_S  # of a script, to its second training step
-    compiled: bool = False  # use the graph that the framework's compiler makes for each device
+    compiled: bool = False  # use the graph that XLA makes for each device
     defaulted: tuple[str, ...] = ()  # fields that a default filled, for the output
     parallelism: Parallelism = Parallelism()
     network: NetworkRate | None = None  # overrides the network of the place

@@ -11,7 +11,7 @@ from typing import Any
 from leadline.core.documents import from_json
 from leadline.core.errors import InvalidInput, Untraceable, excerpt
 from leadline.core.frozen import Frozen
-from leadline.core.graph import TracedJob
+from leadline.core.graph import LoopFacts, TracedJob
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.workload import Workload
 from leadline.files.read import is_file, read_input
@@ -20,6 +20,12 @@ LAST_LINES, LONGEST_LINE = 2, 160
 """How much of the output of a failed script a message shows: lines, and characters of each."""
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
+QUIET = {
+    "PYTHONDONTWRITEBYTECODE": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
+    "WANDB_MODE": "disabled", "MPLBACKEND": "Agg",
+    "UV_NO_SYNC": "1", "UV_OFFLINE": "1",
+}  # fmt: skip
+"""Environment of a script's trace: nothing may be written, downloaded, drawn or installed because of it."""
 BOOTSTRAP = Path(__file__).parent / "torch" / "worker" / "bootstrap.py"
 
 
@@ -36,7 +42,9 @@ class WorkerFailure(Frozen):
 
 
 class WorkerAnswer(Frozen):
-    """The answer of a worker: a failure, or a job of PyTorch, or the text of a JAX module with the memory it plans.
+    """The answer of a worker: a failure, or a job of PyTorch, or the text of a JAX module.
+
+    ``memory`` is what the compiler of a module plans. ``loop`` and ``trains`` are of the script that called a module.
 
     ``confinement`` is the sentence on what the kernel held back; ``harm`` is the same if any harm was possible.
     """
@@ -45,6 +53,8 @@ class WorkerAnswer(Frozen):
     job: TracedJob | None = None
     compiled: bool = False
     text: str = ""
+    loop: LoopFacts | None = None
+    trains: bool = True
     jax: str = ""
     notes: tuple[str, ...] = ()
     memory: dict[str, int] | None = None
@@ -64,7 +74,7 @@ def function_request(workload: Workload, kind: str, example: str) -> dict[str, A
         InvalidInput: The reference names no file.
     """
     path, _, name = workload.model.reference.rpartition(":")
-    if not is_file(path):
+    if not workload.model.library and not is_file(path):
         raise InvalidInput(f"{workload.model.reference!r} names no {kind}: write it as {example}:build")
     inputs = [(list(shape.shape), shape.dtype) for shape in workload.inputs]
     return {"target": path, "function": name, "inputs": inputs, "phase": workload.phase.value}

@@ -80,7 +80,7 @@ def test_options_cannot_change_a_lowered_module(tmp_path):
         read_workload([str(tmp_path / "step.mlir")], WorkloadOptions(batch=4))
     with pytest.raises(InvalidInput, match="--precision has no effect here: set it in the JAX function"):
         read_workload([f"{tmp_path / 'net.py'}:build"], WorkloadOptions(precision="bf16"))
-    with pytest.raises(InvalidInput, match="--compile is for JAX functions"):
+    with pytest.raises(InvalidInput, match="--compile is for functions, names and"):
         read_workload([str(tmp_path / "step.mlir")], WorkloadOptions(compile=True))
     assert read_workload([f"{tmp_path / 'net.py'}:build"], WorkloadOptions(compile=True)).compiled
 

@@ -6,7 +6,17 @@ import pytest
 from leadline.catalog.probes.overheads import processor_figures
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.graph import OpKind, Stage, StorageCategory, TracedJob
-from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
+from leadline.core.workload import (
+    Fusion,
+    InputShape,
+    ModelKind,
+    ModelSource,
+    Optimizer,
+    Parallelism,
+    Phase,
+    Precision,
+    Workload,
+)
 from leadline.estimators.memory.heap import live_peak_bytes
 from leadline.estimators.memory.onednn import Processor
 from leadline.estimators.memory.workspaces import attention_scratch_bytes
@@ -131,6 +141,14 @@ def test_a_channels_last_convolution_is_marked_in_both_directions(model: Path) -
                    for name in ("pixels", "channels_last"))  # fmt: skip
     assert [{**op.dims, "channels_last": 1} for op in plain] == [op.dims for op in last]
     assert {Stage.FORWARD, Stage.BACKWARD} == {op.stage for op in last}
+
+
+def test_a_compiled_model_does_not_hold_what_backward_recomputes(model: Path) -> None:
+    shape = InputShape((64, 8))
+    eager = trace(model, "smooth", shape)
+    compiled = trace(model, "smooth", shape, parallelism=Parallelism(fusion=Fusion.COMPILER))
+    assert compiled.step.ops == eager.step.ops
+    assert live_peak_bytes(compiled.step) < live_peak_bytes(eager.step)
 
 
 def test_a_step_frees_all_memory_but_weights_and_state(model: Path) -> None:

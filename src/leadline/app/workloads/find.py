@@ -1,24 +1,21 @@
 """Find the workload that a person names: a file, a script, a model in the Hugging Face cache, or a trained one."""
 
-import os
-import re
 from pathlib import Path
 
 from leadline.app import settings
+from leadline.app.workloads.names import HUB, cached_config, hub_config, is_library_model
 from leadline.app.workloads.read import MODEL_SUFFIXES, read_references
 from leadline.core.documents import split_command
 from leadline.core.errors import InvalidInput, excerpt
 from leadline.files.read import exists, is_file
-
-_HUB_NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
-"""Owner and name of a model of the Hugging Face hub."""
 
 
 def find_subject(name: str, folder: Path, *, scripts: bool = False) -> tuple[str, ...]:
     """Return the words that ``read_workload`` takes for a name.
 
     The name is a file in ``folder`` or an uploaded one, a model that transformers or huggingface_hub has put into its
-    cache (``mistralai/Mistral-7B-v0.1``), or a model in the user's data folder. With ``scripts`` it may also be a
+    cache (``mistralai/Mistral-7B-v0.1``), a model of a library (``timm:resnet50``), or a model in the user's data
+    folder. With ``scripts`` it may also be a
     Python script of that folder or a command with one, which is traced in the sandbox.
 
     Raises:
@@ -33,14 +30,19 @@ def find_subject(name: str, folder: Path, *, scripts: bool = False) -> tuple[str
         return ("python", script) if len(words) == 1 else tuple(words)
     if len(words) == 1 and exists(trained := settings.data_dir() / "models" / f"{Path(words[0]).name}.npz"):
         return (str(trained),)
-    if cached := _cached_config(name.strip()):
+    if is_library_model(words[0]) and len(words) == 1:
+        return (words[0],)
+    model = name.strip().removeprefix(HUB)
+    if cached := cached_config(model):
         return (str(cached),)
+    if model != name.strip():
+        return (str(_inside(str(hub_config(model, folder)), folder)),)
     file = _model_file(name.strip(), folder)
     if not is_file(file):
         raise InvalidInput(
             f"workload is {excerpt(name)!r}, which is no file in {folder}, no model in the Hugging Face cache of this "
-            f"machine and no trained model: name a file ({', '.join(f'*{suffix}' for suffix in MODEL_SUFFIXES)}), or "
-            "download the model's config.json first"
+            "machine, no model of a library (timm:NAME, torchvision:NAME) and no trained model: name a file "
+            f"({', '.join(f'*{suffix}' for suffix in MODEL_SUFFIXES)}), or download the model's config.json first"
         )
     if file.suffix == ".toml":
         _check_references(file, folder, scripts=scripts)
@@ -53,7 +55,8 @@ def _check_references(file: Path, folder: Path, *, scripts: bool) -> None:
     Raises:
         InvalidInput: it is broken, it names a file outside the folder, or a script although scripts are not allowed.
     """
-    words, lengths = read_references(file)
+    references, lengths = read_references(file)
+    words = [word.removeprefix(HUB) for word in references]
     is_command = len(words) > 1
     code = [word.rpartition(":")[0] or word for word in words if word.endswith(".py") or ".py:" in word]
     if (is_command or code) and not scripts:
@@ -89,15 +92,3 @@ def _inside(name: str, folder: Path) -> Path:
     if not any(path.is_relative_to(allowed.resolve()) for allowed in (folder, settings.uploads_dir())):
         raise InvalidInput(f"workload is {excerpt(name)!r}, which lies outside {folder}: copy it into that folder")
     return path
-
-
-def _cached_config(name: str) -> Path | None:
-    """Return the ``config.json`` of a model in the Hugging Face cache, of the revision that was used last."""
-    if not _HUB_NAME.fullmatch(name) or ".." in name:
-        return None
-    home = Path(
-        os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
-    )
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    found = list(hub.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"))
-    return max(found, key=lambda config: config.stat().st_mtime, default=None)

@@ -7,11 +7,7 @@ from pathlib import Path
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.files.read import read_input
-
-MOST_BYTES = 2**21
-"""Size of the largest Python file that is parsed: its tree takes a hundred times as much."""
-JAX = frozenset({"jax", "flax", "optax", "haiku", "equinox", "chex"})
-"""Packages that mark a JAX function."""
+from leadline.graphs.frameworks import JAX, MOST_BYTES
 
 
 def find_framework(path: Path, name: str) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from leadline.app.workloads.adapters import build_adapters
 from leadline.app.workloads.layout_options import check_layout, check_narrow_products, read_parallelism, read_recompute
 from leadline.app.workloads.model_function import find_framework
+from leadline.app.workloads.names import HUB, hub_config, is_library_model
 from leadline.app.workloads.options import (
     OPTION_TABLES,
     WorkloadOptions,
@@ -31,6 +32,7 @@ from leadline.core.workload import (
     TRACE_LIMIT_S,
     AttentionImplementation,
     Dataset,
+    Fusion,
     InputShape,
     LossKernel,
     ModelKind,
@@ -72,8 +74,8 @@ class _WorkloadFile(WorkloadOptions, frozen=True, forbid_unknown_fields=True):
 def read_workload(subject: Sequence[str], options: WorkloadOptions | None = None) -> Workload:
     """Return the workload that ``subject`` names, changed by ``options``.
 
-    ``subject`` is one word (``config.json``, ``model.onnx``, ``step.mlir``, ``train.py:build``, ``job.toml``) or a
-    whole command (``python train.py --epochs 3``).
+    ``subject`` is one word (``config.json``, ``model.onnx``, ``step.mlir``, ``train.py:build``, ``timm:resnet50``,
+    ``torchvision:resnet50``, ``hf:OWNER/MODEL``, ``job.toml``) or a whole command (``python train.py --epochs 3``).
 
     Raises:
         InvalidInput: unknown subject, broken file (with its line), or a value out of range.
@@ -81,8 +83,9 @@ def read_workload(subject: Sequence[str], options: WorkloadOptions | None = None
     options = options or WorkloadOptions()
     if not "".join(subject).strip():
         raise InvalidInput(
-            "no workload given: name a config.json, model.onnx, step.mlir, file.py:function or "
-            "job.toml, or put your command after --, as in: leadline estimate -- python train.py"
+            "no workload given: name a config.json, model.onnx, step.mlir, file.py:function, timm:NAME, "
+            "torchvision:NAME, hf:OWNER/MODEL or job.toml, or put your command after --, as in: leadline estimate -- "
+            "python train.py"
         )
     if len(subject) == 1 and subject[0].endswith(".toml"):
         return _from_file(Path(subject[0]), options)
@@ -152,6 +155,10 @@ def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
 
 def _model(word: str, base: Path | None) -> ModelSource:
     """Return the model that one word names."""
+    if is_library_model(word):
+        return ModelSource(ModelKind.FUNCTION, word)
+    if word.startswith(HUB):
+        return ModelSource(ModelKind.HF_CONFIG, str(hub_config(word.removeprefix(HUB), base)))
     file, colon, function = word.rpartition(":")
     path = Path(file if colon else word)
     if base is not None and not path.is_absolute():
@@ -176,8 +183,9 @@ def _model(word: str, base: Path | None) -> ModelSource:
     if path.is_dir():
         raise InvalidInput(f"{word} is a folder without a config.json: name the file that describes the model")
     raise InvalidInput(
-        f"{word!r} is not a workload: name a config.json, model.onnx, step.mlir, file.py:function "
-        "or job.toml, or put your command after --, as in: -- python train.py"
+        f"{word!r} is not a workload: name a config.json, model.onnx, step.mlir, file.py:function, "
+        "timm:NAME, torchvision:NAME, hf:OWNER/MODEL or job.toml, or put your command after --, as in: -- python "
+        "train.py"
     )
 
 
@@ -203,11 +211,13 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     """
     _check_ranges(options)
     _refuse_without_effect(source.kind, options)
+    options = _fused(source.kind, options)
     if options.epochs is not None and options.steps is not None:
         raise InvalidInput("--epochs and --steps both give the length of the job: leave one out")
     shapes = [options.input] if isinstance(options.input, str) else options.input or ()
     inputs = tuple(parse_input(text) for text in shapes)
-    batch = options.batch or (inputs[0].shape[0] if inputs else None)
+    # The shape of a library's model is known without --input.
+    batch = options.batch or (inputs[0].shape[0] if inputs else 1 if is_library_model(source.reference) else None)
     phase = parse_choice(Phase, options.phase, "phase") or Phase.TRAINING
     if phase is Phase.TRAINING and options.generate is not None:
         raise InvalidInput("--generate is for inference: add --phase inference")
@@ -262,7 +272,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         generated=options.generate,
         paged=bool(options.paged),
         name=options.name or _name_of(source),
-        compiled=bool(options.compile),
+        compiled=bool(options.compile) and source.kind is ModelKind.JAX_FUNCTION,
         trace_limit_s=options.trace_limit or TRACE_LIMIT_S,
         defaulted=tuple(name for name in _REPORTED if getattr(options, name) is None),
     )
@@ -303,9 +313,10 @@ def _refuse_without_effect(kind: ModelKind, options: WorkloadOptions) -> None:
         raise InvalidInput(
             f"--generate is {options.generate}, but only the config.json of a language model can generate"
         )
-    if options.compile and kind is not ModelKind.JAX_FUNCTION:
+    if options.compile and kind not in _COMPILED:
         raise InvalidInput(
-            "--compile is for JAX functions: name one, as in step.py:build; for torch.compile, use --fusion compiler"
+            "--compile is for functions, names and config.json: a script compiles what it does itself, and a saved "
+            "module or ONNX file is fixed; leave it out"
         )
     if options.trace_limit is not None and kind is not ModelKind.COMMAND:
         raise InvalidInput(f"--trace-limit is {options.trace_limit}, but only a script is traced so: leave it out")
@@ -313,6 +324,16 @@ def _refuse_without_effect(kind: ModelKind, options: WorkloadOptions) -> None:
         raise InvalidInput(f"--launch is {options.launch[:40]}, but XLA launches a whole module: leave it out")
 
 
+def _fused(kind: ModelKind, options: WorkloadOptions) -> WorkloadOptions:
+    """Return the options with the fusion that ``--compile`` stands for in a PyTorch model."""
+    if not options.compile or kind is ModelKind.JAX_FUNCTION:
+        return options
+    if options.fusion not in (None, Fusion.COMPILER):
+        raise InvalidInput(f"--compile fuses as --fusion compiler, but --fusion is {options.fusion}: leave one out")
+    return msgspec.structs.replace(options, fusion=Fusion.COMPILER.value)
+
+
+_COMPILED = (ModelKind.HF_CONFIG, ModelKind.FUNCTION, ModelKind.JAX_FUNCTION)
 LARGEST_SIZE = 10**15
 """Dimensions and bytes per sample above this are typing errors."""
 _REPORTED = ("phase", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing", "workers", "gpus")
@@ -359,7 +380,11 @@ def _name_of(source: ModelSource) -> str:
     if source.kind is ModelKind.COMMAND:
         script = next((word for word in source.argv if word.endswith(".py")), source.argv[0])
         return Path(script).stem
+    if is_library_model(source.reference):
+        return source.reference.partition(":")[2]
     path = Path(source.reference.rpartition(":")[0] or source.reference)
+    if path.parent.parent.name == "snapshots":  # a revision in the cache of the Hugging Face hub
+        return path.parent.parent.parent.name.rpartition("--")[2]
     return path.parent.name if path.name == "config.json" and path.parent.name else path.stem
 
 

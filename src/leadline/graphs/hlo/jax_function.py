@@ -64,6 +64,8 @@ def _topology_text(device: Device) -> str:
     )  # fmt: skip
 
 
+JAX_SETTINGS = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+"""Environment in which JAX looks for no accelerator."""
 TIMEOUT_S = 600.0
 """Compiling a large step takes minutes."""
 
@@ -123,7 +125,7 @@ def _run(workload: Workload, topology: dict[str, str], runner: ProcessRunner) ->
         "worker": "leadline.graphs.hlo.worker.run",
         "wall_s": TIMEOUT_S,
     }
-    env = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**JAX_SETTINGS, "PYTHONDONTWRITEBYTECODE": "1"}
     answer = run_worker(request, python=(sys.executable,), runner=runner, env=env)
     answer.raise_failure()
     return answer

@@ -1,5 +1,6 @@
 """Trace the user's own training command or model function in a process of its own environment."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,10 +11,10 @@ from typing import Any
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.graph import TracedJob
 from leadline.core.processes import ProcessRunner
-from leadline.core.workload import TRACE_LIMIT_S, Precision, Workload
+from leadline.core.workload import TRACE_LIMIT_S, Fusion, Precision, Workload
 from leadline.graphs.torch.command import PythonCommand, parse_command
 from leadline.graphs.torch.compiled_memory import drop_recomputed_tensors
-from leadline.graphs.worker import WorkerAnswer, function_request, run_worker
+from leadline.graphs.worker import QUIET, WorkerAnswer, function_request, run_worker
 
 START_S = 60.0
 """Extra time for importing torch and writing the answer."""
@@ -76,38 +77,57 @@ def _count_notes(command: PythonCommand, workload: Workload, job: TracedJob) -> 
 
 
 def trace_function(workload: Workload, *, runner: ProcessRunner, device_type: str = "cuda") -> TracedJob:
-    """Trace the model that ``file.py:function`` returns on inputs of the workload's shapes.
+    """Trace the model that ``file.py:function`` returns, or that a library has, on inputs of the workload's shapes.
 
     Training runs a forward pass, the mean of the outputs as the loss, a backward pass and the optimizer. Inference runs
     the forward pass.
 
     Raises:
-        InvalidInput: The reference names no such file, or there is no input shape.
+        InvalidInput: The reference names no such file, there is no input shape, or no Python has the library.
         Untraceable: The model cannot be built or run. Carries the user's line.
     """
+    library, python = workload.model.library, sys.executable
     function = function_request(workload, "model function", "model.py")
-    if not workload.inputs:
+    if library:
+        python = _python_with(library, runner)
+    elif not workload.inputs:
         raise InvalidInput(f"{workload.model.reference} needs an input shape: give one, such as --input 64x3x224x224")
     precision = workload.precision or Precision.FP32
     request = {
         **_base_request(device_type),
         **function,
+        "library": library or "",
+        "batch": workload.batch,
         "weights": precision.weights if precision.weights != "tf32" else "float32",
         "autocast": precision.compute if precision.autocast else "",
         "optimizer": (workload.optimizer or "adamw"),
         "accumulation": workload.accumulation,
         "checkpointing": workload.checkpointing,
     }
-    answer = run_worker(request, python=(sys.executable,), runner=runner, env={})
+    answer = run_worker(request, python=(python,), runner=runner, env={})
     try:
-        job = _read_job(answer)
+        job = _read_job(replace(answer, compiled=workload.parallelism.fusion is Fusion.COMPILER))
         return replace(job, notes=(*job.notes, answer.harm) if answer.harm else job.notes)
     except Untraceable as error:
-        if error.location is not None or not error.reason.partition(": ")[0].endswith("Error"):
+        if error.location is not None or not workload.inputs or not error.reason.partition(": ")[0].endswith("Error"):
             raise
         inputs = " and ".join(f"{'x'.join(map(str, shape.shape))}:{shape.dtype}" for shape in workload.inputs)
         reason = f"{error.reason}; the model was given {inputs}: check --input"
         raise Untraceable(reason, note=error.note) from error
+
+
+def _python_with(library: str, runner: ProcessRunner) -> str:
+    """Return the Python that has a library and torch: that of the active environment, else Leadline's own."""
+    active = shutil.which("python") or shutil.which("python3")
+    pythons = list(dict.fromkeys(filter(None, (active, sys.executable))))
+    check = f"import importlib.util as u, sys; sys.exit(not (u.find_spec({library!r}) and u.find_spec('torch')))"
+    for python in pythons:
+        if runner([python, "-c", check], env={}, timeout_s=START_S).returncode == 0:
+            return python
+    raise InvalidInput(
+        f"{' and '.join(pythons)} cannot import {library} and torch: activate the environment that has both, or "
+        f"install them there, as in pip install {library}"
+    )
 
 
 def _base_request(device_type: str, timeout_s: float = TRACE_LIMIT_S) -> dict[str, Any]:
@@ -122,18 +142,7 @@ def _base_request(device_type: str, timeout_s: float = TRACE_LIMIT_S) -> dict[st
 def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
     """Return the variables that a launcher sets for its first process, and no real device."""
     size = command.local_processes * command.nodes
-    settings = {
-        # Nothing may be written, downloaded or drawn because of a trace.
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
-        "WANDB_MODE": "disabled",
-        "MPLBACKEND": "Agg",
-        # Tools that start the interpreter in an environment must not change it.
-        "UV_NO_SYNC": "1",
-        "UV_OFFLINE": "1",
-        "LEADLINE_TRACE": device_type,
-    }
+    settings = {**QUIET, "LEADLINE_TRACE": device_type}
     local, nodes = str(command.local_processes), str(command.nodes)
     if size > 1 or command.launcher in ("torchrun", "deepspeed"):
         settings |= {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "NODE_RANK": "0"}

@@ -14,7 +14,7 @@ from leadline.app.workloads.read import read_workload
 from leadline.core.errors import InvalidInput
 from leadline.interfaces.cli.command import COMMAND_PLACEHOLDER, FILE, Decorator, argument, complete_files, option
 
-FORMS = "config.json, model.onnx, step.mlir, file.py:function, job.toml, "
+FORMS = "config.json, model.onnx, step.mlir, file.py:function, timm:NAME, torchvision:NAME, hf:OWNER/MODEL, job.toml, "
 WORKLOAD = argument(
     "workload", f"WORKLOAD | -- {COMMAND_PLACEHOLDER}…", f"{FORMS}or your own command after --.",
     nargs=-1, shell_complete=complete_files,

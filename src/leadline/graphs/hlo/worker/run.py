@@ -14,6 +14,8 @@ from leadline.graphs.torch.worker.session import ScriptFailure
 
 try:
     import jax
+
+    from leadline.graphs.hlo.worker.jitted import module_text
 except ImportError:
     jax = None
 
@@ -45,17 +47,9 @@ def _lower(request: Dict[str, Any]) -> Dict[str, Any]:
     lowered = (step if hasattr(step, "lower") else jax.jit(step)).lower(*arguments)
     answer: Dict[str, Any] = {"notes": notes, "jax": jax.__version__}
     if not topology:
-        return {**answer, "text": _text(lowered)}
+        return {**answer, "text": module_text(lowered)}
     compiled = lowered.compile()
     return {**answer, "text": compiled.as_text(), "memory": _memory(compiled)}
-
-
-def _text(lowered: Any) -> str:
-    """Return StableHLO, with its scopes if this version of jax writes them."""
-    try:
-        return str(lowered.as_text(debug_info=True))
-    except TypeError:
-        return str(lowered.as_text())
 
 
 def _step(request: Dict[str, Any], shapes: List[Any]) -> Step:

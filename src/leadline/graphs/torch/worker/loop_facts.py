@@ -7,12 +7,12 @@ import os
 import sys
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-import torch
-from torch.utils.data import IterableDataset
-
 from leadline.graphs.torch.worker.expressions import is_count
 from leadline.graphs.torch.worker.loops import EnclosingLoop
 from leadline.graphs.torch.worker.object_sizes import object_bytes
+
+torch: Any = sys.modules.get("torch")
+"""None in the trace of a JAX script, which needs no PyTorch."""
 
 
 class WatchedStep(NamedTuple):
@@ -82,12 +82,12 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
     step = _typical_step(observed)
     loader = step.loader if step else observed.inferring
     accumulation = _accumulation(observed, notes)
-    is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    is_distributed = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
     world_size = torch.distributed.get_world_size() if is_distributed else int(os.environ.get("WORLD_SIZE", "1"))
     facts: Dict[str, Any] = {
         "accumulation": accumulation,
         "world_size": world_size,
-        "optimizer": _optimizer(observed, notes),
+        "optimizer": observed.framework.get("optimizer") or _optimizer(observed, notes),
         "precision": observed.autocast or observed.framework.get("precision") or _weight_precision(observed),
     }
     if loader is not None:
@@ -97,7 +97,7 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
         notes.append(f"batch {facts['batch']} is read from the input of {module}: there is no DataLoader")
     if "batch" in observed.framework:
         facts["batch"] = observed.framework["batch"]
-    batches = facts.pop("batches", None)
+    batches = observed.framework.get("steps_per_epoch", facts.pop("batches", None))
     facts["steps_per_epoch"], facts["epochs"] = _epoch_length(observed, step, batches, accumulation, notes)
     evaluation_batches = _evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
     facts["evaluation_batches_per_epoch"] = evaluation_batches
@@ -155,6 +155,8 @@ def _weight_precision(observed: LoopObservations) -> Optional[str]:
     """Return the format of the weights, which is the precision without autocast."""
     groups = [group["params"] for optimizer in observed.optimizers for group in optimizer.param_groups]
     dtype = next((parameter.dtype for parameters in groups for parameter in parameters), None)
+    if dtype is None:
+        return None
     if dtype == torch.float32:
         return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype)
@@ -174,7 +176,7 @@ def _loader_facts(observed: LoopObservations, loader: Any, notes: List[str]) -> 
         facts["object_bytes"] = object_bytes(loader.dataset)
     if first_batch.get("batch"):
         facts["bytes_per_sample"] = round(first_batch["bytes"] / first_batch["batch"])
-    if isinstance(loader.dataset, IterableDataset) and not hasattr(loader.dataset, "__len__"):
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset) and not hasattr(loader.dataset, "__len__"):
         notes.append("the data set is a stream without a length, so the steps of an epoch are unknown from it")
         return facts
     try:

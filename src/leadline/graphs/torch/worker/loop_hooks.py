@@ -14,6 +14,7 @@ from torch.utils.data import dataloader as loader_module
 
 from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.expressions import read_locals
+from leadline.graphs.torch.worker.keras_fit import fit_settings
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
 from leadline.graphs.torch.worker.loops import enclosing_loops, user_frames
@@ -141,6 +142,8 @@ def _read_stack(watch: LoopObservations) -> None:
     framework, trainer = _running_trainer(sys._getframe(1))
     if framework:
         watch.framework.update(SETTINGS[framework](trainer))
+    else:
+        watch.framework.update(fit_settings(sys._getframe(1)))
     for frame in user_frames(watch.folder):
         for names in (read_locals(frame), frame.f_globals):
             for name, value in list(names.items()):

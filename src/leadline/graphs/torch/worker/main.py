@@ -143,21 +143,25 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
 
 
 def _run_script(session: TraceSession, request: Dict[str, Any]) -> None:
-    """Run the script as Python would."""
     from leadline.graphs.torch.worker import loop_hooks, processes
 
-    target = request["target"]
     if request["accelerate"] is not None:
-        processes.apply_accelerate_options(request["accelerate"], target)
-    loop_hooks.watch_loop(None if request["module"] else target)
+        processes.apply_accelerate_options(request["accelerate"], request["target"])
+    loop_hooks.watch_loop(None if request["module"] else request["target"])
+    run_target(request)
+    for run_last in session.at_exit:
+        run_last()
+
+
+def run_target(request: Dict[str, Any]) -> None:
+    """Run the script or module of a request as Python would."""
+    target = request["target"]
     sys.argv = [target, *request["argv"]]
     sys.path.insert(0, str(Path.cwd() if request["module"] else Path(target).resolve().parent))
     if request["module"]:
         runpy.run_module(target, run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(target, run_name="__main__")
-    for run_last in session.at_exit:
-        run_last()
 
 
 def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[Any]) -> Dict[str, Any]:

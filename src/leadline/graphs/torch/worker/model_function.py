@@ -8,7 +8,7 @@ from typing import Any, Dict, List
 
 import torch
 
-from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker import fake_tensors, library_models
 from leadline.graphs.torch.worker.ops import result_tensors
 from leadline.graphs.torch.worker.session import ScriptFailure, StopTrace, TraceSession
 
@@ -19,7 +19,13 @@ MOST_STEPS = 3
 def run_model(session: TraceSession, request: Dict[str, Any]) -> None:
     """Build the model and run its steps."""
     device = torch.device(session.policy)
-    model = _build(request).to(device)
+    if request["library"]:
+        model, request["inputs"] = library_models.build_library_model(request)
+        shapes = " and ".join("x".join(map(str, shape)) for shape, _ in request["inputs"])
+        session.note(f"the input of {request['library']}:{request['function']} is {shapes}")
+    else:
+        model = _build(request)
+    model = model.to(device)
     if request["weights"] != "float32":
         model = model.to(getattr(torch, request["weights"]))
     if request["checkpointing"]:

@@ -1,0 +1,96 @@
+"""Find the framework that a training script uses, without running it."""
+
+import ast
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from leadline.core.errors import InvalidInput
+from leadline.files.read import is_file, read_input
+from leadline.graphs.torch.command import PythonCommand
+
+JAX = frozenset({"jax", "flax", "optax", "haiku", "equinox", "chex"})
+"""Packages that mark code for JAX."""
+MOST_BYTES = 2**21
+"""Size of the largest Python file that is parsed: its tree takes a hundred times as much."""
+MOST_FILES = 200
+"""Files of a script's own that are read to find its framework."""
+BACKEND = "KERAS_BACKEND"
+
+
+def script_framework(command: PythonCommand, cwd: Path | None = None) -> str:
+    """Return the framework that a script trains with: ``torch``, ``jax`` or ``tensorflow``.
+
+    The imports of the script and of the files beside it decide, without running them. PyTorch decides where it calls
+    ``backward``, as JAX scripts load data with it. Keras trains with its backend.
+    """
+    folder = (cwd or Path.cwd()) if command.is_module else (cwd or Path()) / Path(command.target).parent
+    first = _module_file(folder, command.target) if command.is_module else folder / Path(command.target).name
+    trees = list(_own_trees(first, folder)) if first else []
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    packages = {name.partition(".")[0] for node in nodes for name in imported_modules(node)}
+    if "keras" in packages:
+        backend = _keras_backend(nodes)
+        if backend != "tensorflow" or not packages & {*JAX, "torch"}:
+            return backend
+    calls_backward = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in nodes)
+    if packages & JAX and not ("torch" in packages and calls_backward):
+        return "jax"
+    return "tensorflow" if "tensorflow" in packages and "torch" not in packages else "torch"
+
+
+def imported_modules(node: ast.AST) -> list[str]:
+    """Return the dotted names of the modules that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        module = "." * node.level + (node.module or "")
+        return [module, *(f"{module.rstrip('.')}.{alias.name}" for alias in node.names if not node.level)]
+    return []
+
+
+def _own_trees(first: Path, folder: Path) -> Iterator[ast.Module]:
+    """Yield the syntax trees of a script and of the modules in its folder that it imports, one after the other."""
+    waiting, read = [first], set[Path]()
+    while waiting and len(read) < MOST_FILES:
+        file = waiting.pop()
+        if file in read:
+            continue
+        read.add(file)
+        try:
+            tree = ast.parse(read_input(file, most=MOST_BYTES))
+        except (InvalidInput, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # the run itself reports what is wrong with the file
+        yield tree
+        for name in (name for node in ast.walk(tree) for name in imported_modules(node)):
+            base = file.parent if name.startswith(".") else folder
+            if beside := _module_file(base, name.lstrip(".")):
+                waiting.append(beside)
+
+
+def _module_file(folder: Path, name: str) -> Path | None:
+    path = folder.joinpath(*filter(None, name.split(".")))
+    candidates = (path.with_name(f"{path.name}.py"), path / "__main__.py", path / "__init__.py")
+    return next((file for file in candidates if is_file(file)), None)
+
+
+def _keras_backend(nodes: list[ast.AST]) -> str:
+    """Return the backend of Keras that a script sets, else of the environment or ``keras.json``, else the default."""
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            key, value = node.targets[0].slice, node.value
+        elif isinstance(node, ast.Call) and len(node.args) == 2:  # os.environ.setdefault
+            if BACKEND in os.environ:
+                continue
+            key, value = node.args[0], node.args[1]
+        else:
+            continue
+        if isinstance(key, ast.Constant) and key.value == BACKEND and isinstance(value, ast.Constant):
+            return str(value.value)
+    settings = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
+    try:
+        configured = json.loads(settings.read_text(encoding="utf-8")).get("backend")
+    except (OSError, ValueError, AttributeError):
+        configured = None
+    return os.environ.get(BACKEND) or configured or "tensorflow"

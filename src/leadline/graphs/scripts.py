@@ -1,0 +1,38 @@
+"""Trace a training script by the framework that it uses: PyTorch, JAX, or Keras on either."""
+
+from pathlib import Path
+
+from leadline.core.errors import Untraceable
+from leadline.core.graph import TracedJob
+from leadline.core.processes import ProcessRunner
+from leadline.core.workload import TRACE_LIMIT_S, Workload
+from leadline.graphs.frameworks import BACKEND, script_framework
+from leadline.graphs.hlo.jax_script import trace_jax_script
+from leadline.graphs.torch.command import parse_command
+from leadline.graphs.torch.trace import trace_command
+
+
+def trace_script(
+    workload: Workload,
+    *,
+    runner: ProcessRunner,
+    device_type: str = "cuda",
+    timeout_s: float = TRACE_LIMIT_S,
+    cwd: Path | None = None,
+) -> TracedJob:
+    """Run the user's unmodified command for a few steps on a simulated device and return the step it would run.
+
+    Raises:
+        InvalidInput: The command names no interpreter or script that exists.
+        Untraceable: The script failed, ran no training step, or trains with TensorFlow.
+    """
+    command = parse_command(workload.model.argv)
+    framework = script_framework(command, cwd)
+    if framework == "tensorflow":
+        raise Untraceable(
+            f"{command.target} trains with TensorFlow, which Leadline does not trace; a Keras 3 model runs on others: "
+            f"set {BACKEND}=torch or {BACKEND}=jax and leave tensorflow out, or save the step as HLO and name that file"
+        )
+    if framework == "jax":
+        return trace_jax_script(workload, command, runner=runner, device_type=device_type, timeout_s=timeout_s, cwd=cwd)
+    return trace_command(workload, runner=runner, device_type=device_type, timeout_s=timeout_s, cwd=cwd)

@@ -1,0 +1,212 @@
+"""JAX scripts run unmodified until their jitted step was called; nothing of it is computed."""
+
+import importlib.util
+import sys
+
+import pytest
+
+from leadline.core.errors import Untraceable
+from leadline.core.graph import OpKind, Stage
+from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.graphs.scripts import trace_script
+from tests.support.forked_python import run_forked
+
+pytestmark = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("jax", "flax", "optax")), reason="needs the [jax] extra"
+)
+
+LINEN = """
+import argparse
+import jax, jax.numpy as jnp, numpy as np, optax
+from flax import linen as nn
+from flax.training import train_state
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(10)(nn.relu(nn.Dense(2048)(x)))
+
+def loss_of(state, params, x, y):
+    return optax.softmax_cross_entropy_with_integer_labels(state.apply_fn({"params": params}, x), y).mean()
+
+@jax.jit
+def train_step(state, x, y):
+    loss, grads = jax.value_and_grad(lambda params: loss_of(state, params, x, y))(state.params)
+    return state.apply_gradients(grads=grads), loss
+
+@jax.jit
+def gradients(state, x, y):
+    return jax.value_and_grad(lambda params: loss_of(state, params, x, y))(state.params)
+
+@jax.jit
+def update(state, grads):
+    return state.apply_gradients(grads=grads)
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=5)
+parser.add_argument("--two", action="store_true")
+options = parser.parse_args()
+x, y = np.ones((6000, 784), np.float32), np.zeros(6000, np.int32)
+net = Net()
+state = train_state.TrainState.create(
+    apply_fn=net.apply, params=net.init(jax.random.key(0), x[:1])["params"], tx=optax.adam(1e-3)
+)
+for epoch in range(options.epochs):
+    for i in range(len(x) // 128):
+        batch = x[i * 128 : i * 128 + 128], y[i * 128 : i * 128 + 128]
+        if options.two:
+            loss, grads = gradients(state, *batch)
+            state = update(state, grads)
+        else:
+            state, loss = train_step(state, *batch)
+    open("result.txt", "w").write(str(float(loss)))
+    raise SystemExit("the trace should have ended in the first epoch")
+"""
+
+NNX = """
+import jax, jax.numpy as jnp, numpy as np, optax
+from flax import nnx
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.first, self.last = nnx.Linear(784, 2048, rngs=rngs), nnx.Linear(2048, 10, rngs=rngs)
+    def __call__(self, x):
+        return self.last(nnx.relu(self.first(x)))
+
+@nnx.jit
+def train_step(model, optimizer, x, y):
+    def loss(model):
+        return optax.softmax_cross_entropy_with_integer_labels(model(x), y).mean()
+    value, grads = nnx.value_and_grad(loss)(model)
+    optimizer.update(model, grads)
+    return value
+
+model = Net(nnx.Rngs(0))
+optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+for step in range(1000):
+    train_step(model, optimizer, np.ones((128, 784), np.float32), np.zeros(128, np.int32))
+"""
+
+PLAIN = """
+import functools
+import jax, jax.numpy as jnp, numpy as np
+
+WIDTH, LAYERS, BATCH = 512, 4, 64
+
+def loss(weights, x):
+    return (jax.lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, weights)[0] ** 2).mean()
+
+@functools.partial(jax.jit, donate_argnums=0)
+def train_epoch(weights, batches):
+    def step(weights, x):
+        return weights - 0.1 * jax.grad(loss)(weights, x), None
+    return jax.lax.scan(step, weights, batches)[0]
+
+@functools.partial(jax.pmap, axis_name="devices", donate_argnums=0)
+def mapped(weights, x):
+    return weights - 0.1 * jax.lax.pmean(jax.grad(loss)(weights, x), "devices")
+
+key, weights = jax.random.key(0), jnp.ones((LAYERS, WIDTH, WIDTH))
+if MAPPED:
+    n = len(jax.devices("gpu"))
+    weights = jnp.broadcast_to(weights, (n, *weights.shape))
+for epoch in range(7):
+    key, _ = jax.random.split(key)
+    if MAPPED:
+        weights = mapped(weights, np.ones((n, BATCH // n, WIDTH), np.float32))
+    else:
+        weights = train_epoch(weights, np.ones((10, BATCH, WIDTH), np.float32))
+"""
+
+
+TWO_PLAYERS = """
+import jax, jax.numpy as jnp, numpy as np
+
+@jax.jit
+def generator(w, v, x):
+    return w - 0.1 * jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) @ v))(w)
+
+@jax.jit
+def critic(v, w, x):
+    return v - 0.1 * jax.grad(lambda v: jnp.mean(jnp.tanh(x @ w) @ v))(v)
+
+w, v, x = jnp.ones((256, 512)), jnp.ones((512, 256)), np.ones((64, 256), np.float32)
+for i in range(100):
+    w = generator(w, v, x)
+    v = critic(v, w, x)
+"""
+
+
+def trace(tmp_path, code, *arguments):
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    words = (sys.executable, str(script), *arguments)
+    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
+    return trace_script(workload, runner=run_forked, cwd=tmp_path)
+
+
+def products(graph):
+    """Multiply-adds of matrix products, times two."""
+    return sum(
+        2 * op.count * op.dims["b"] * op.dims["m"] * op.dims["n"] * op.dims["k"]
+        for op in graph.ops
+        if op.kind is OpKind.GEMM
+    )
+
+
+MLP = 2 * 128 * (2 * 784 * 2048 + 3 * 2048 * 10)
+"""Two layers forward, their weights' gradients, and the gradient of the hidden layer."""
+
+
+def test_a_flax_script_gives_its_step_and_its_loop(tmp_path):
+    job = trace(tmp_path, LINEN, "--epochs", "3")
+    assert products(job.step) == MLP
+    assert job.step.parameters == pytest.approx(784 * 2048 + 2048 + 2048 * 10 + 10, rel=0.01)
+    assert {Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER} == {op.stage for op in job.step.ops}
+    assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (128, 46, 3)
+    assert job.loop.loading is not None
+    assert job.loop.loading.batches == 7
+    assert not (tmp_path / "result.txt").exists()
+
+
+def test_gradients_and_update_in_two_functions_are_one_step(tmp_path):
+    whole, parts = trace(tmp_path, LINEN).step, trace(tmp_path, LINEN, "--two").step
+    assert products(parts) == MLP
+    assert parts.flops == pytest.approx(whole.flops, rel=0.02)
+    assert {Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER} == {op.stage for op in parts.ops}
+
+
+def test_two_functions_that_train_in_turn_are_one_step(tmp_path):
+    job = trace(tmp_path, TWO_PLAYERS)
+    assert job.step.parameters == 2 * 256 * 512
+    assert (job.loop.batch, job.loop.steps_per_epoch) == (64, 100)
+    assert "the step is generator and critic, lowered" in job.notes
+
+
+def test_an_nnx_script_gives_its_step(tmp_path):
+    job = trace(tmp_path, NNX)
+    assert products(job.step) == MLP
+    assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (128, 1000, 1)
+
+
+def test_a_scan_over_an_epoch_counts_each_of_its_steps(tmp_path):
+    job = trace(tmp_path, PLAIN.replace("MAPPED", "False"))
+    assert products(job.step) == 10 * 3 * 4 * 2 * 64 * 512 * 512  # 3 passes of 4 layers
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (1, 7)
+
+
+def test_a_mapped_step_is_that_of_one_device(tmp_path):
+    job = trace(tmp_path, PLAIN.replace("MAPPED", "True"))
+    assert products(job.step) == pytest.approx(3 * 4 * 2 * 64 * 512 * 512, rel=0.1)
+    assert (job.loop.batch, job.loop.epochs) == (64, 7)
+
+
+def test_a_script_without_a_jitted_function_is_refused_with_the_way_on(tmp_path):
+    with pytest.raises(Untraceable, match=r"jit the training step"):
+        trace(tmp_path, "import jax.numpy as jnp\nprint(jnp.ones(3).sum())")
+
+
+def test_an_error_of_the_script_carries_its_line(tmp_path):
+    with pytest.raises(Untraceable, match=r"FileNotFoundError") as failure:
+        trace(tmp_path, "import jax\nopen('missing.npz')")
+    assert str(failure.value.location).endswith("train.py:2")

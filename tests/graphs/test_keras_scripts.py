@@ -1,0 +1,42 @@
+"""Keras scripts are traced by their backend, and ``fit`` gives the loop."""
+
+import importlib.util
+import sys
+
+import pytest
+
+from leadline.core.graph import OpKind, Stage
+from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.graphs.scripts import trace_script
+from tests.support.forked_python import run_forked
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras")
+
+FIT = """
+import os
+os.environ["KERAS_BACKEND"] = "{backend}"
+import keras
+import numpy as np
+from keras import layers
+
+x, y = np.ones((1000, 784), "float32"), np.zeros(1000, "int32")
+model = keras.Sequential([keras.Input((784,)), layers.Dense(2048, activation="relu"), layers.Dense(10)])
+model.compile(keras.optimizers.Adam(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(x, y, batch_size=100, epochs=7, validation_split=0.1)
+raise SystemExit("the trace should have ended in the first epoch")
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_fit_gives_its_step_and_its_loop(tmp_path, backend):
+    pytest.importorskip(backend)
+    script = tmp_path / "train.py"
+    script.write_text(FIT.format(backend=backend))
+    words = (sys.executable, str(script))
+    job = trace_script(Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words)), runner=run_forked)
+    products = sum(op.flops * op.count for op in job.step.ops if op.kind is OpKind.GEMM)
+    # Two layers forward, their weights' gradients, and the gradient of the hidden layer.
+    assert products == pytest.approx(2 * 100 * (2 * 784 * 2048 + 3 * 2048 * 10), rel=0.01)
+    assert {Stage.FORWARD, Stage.BACKWARD} <= {op.stage for op in job.step.ops}
+    assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (100, 9, 7)
+    assert job.loop.optimizer == "adam"

@@ -1,0 +1,71 @@
+"""The framework of a script is read from its imports and those of the files beside it."""
+
+import sys
+
+import pytest
+
+from leadline.core.errors import Untraceable
+from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.graphs.frameworks import script_framework
+from leadline.graphs.scripts import trace_script
+from leadline.graphs.torch.command import PythonCommand
+from tests.support.forked_python import run_forked
+
+KERAS = "import os\n{}\nimport keras\nmodel.fit(x, y)"
+
+
+@pytest.fixture(autouse=True)
+def no_keras_settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "framework"),
+    [
+        ("import torch", "torch"),
+        ("print('nothing')", "torch"),
+        ("import jax", "jax"),
+        ("from flax import nnx", "jax"),
+        ("import jax\nfrom torch.utils.data import DataLoader", "jax"),
+        ("import jax\nimport torch\nloss.backward()", "torch"),
+        ("import jax\nimport tensorflow as tf", "jax"),
+        ("import tensorflow as tf", "tensorflow"),
+        ("from tensorflow import keras", "tensorflow"),
+        ("import tensorflow\nimport torch", "torch"),
+        (KERAS.format(""), "tensorflow"),
+        (KERAS.format("os.environ['KERAS_BACKEND'] = 'jax'"), "jax"),
+        (KERAS.format("os.environ.setdefault('KERAS_BACKEND', 'torch')"), "torch"),
+        ("def broken(:", "torch"),
+    ],
+)
+def test_imports_decide(tmp_path, code, framework):
+    (tmp_path / "train.py").write_text(code)
+    assert script_framework(PythonCommand("python", "train.py"), tmp_path) == framework
+
+
+def test_the_environment_and_the_settings_file_choose_the_backend_of_keras(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(KERAS.format(""))
+    (tmp_path / "keras.json").write_text('{"backend": "torch"}')
+    assert script_framework(PythonCommand("python", "train.py"), tmp_path) == "torch"
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    assert script_framework(PythonCommand("python", "train.py"), tmp_path) == "jax"
+
+
+def test_files_beside_the_script_count_and_circles_end(tmp_path):
+    (tmp_path / "train.py").write_text("from lib import loop")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "__init__.py").write_text("")
+    (tmp_path / "lib" / "loop.py").write_text("from .model import Net\nimport train")
+    (tmp_path / "lib" / "model.py").write_text("import jax")
+    assert script_framework(PythonCommand("python", "train.py"), tmp_path) == "jax"
+    module = PythonCommand("python", "lib.loop", is_module=True)
+    assert script_framework(module, tmp_path) == "jax"
+
+
+def test_tensorflow_is_refused_with_the_way_on(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import tensorflow as tf")
+    words = (sys.executable, str(script))
+    with pytest.raises(Untraceable, match="KERAS_BACKEND=torch"):
+        trace_script(Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words)), runner=run_forked)
