@@ -47,7 +47,7 @@ def install_fake_cuda(session: TraceSession) -> None:
     torch.backends.cudnn.is_available = torch.backends.cuda.is_built = lambda: True
     torch.backends.cudnn.version = lambda: 91002
     torch.backends.cudnn.is_acceptable = lambda _: True
-    torch.version.cuda = "12.8"
+    torch.version.cuda = torch.version.cuda or "12.8"  # torchvision compares its release with it
     _define_tensor_types()
     torch.Tensor.is_cuda = property(_is_cuda)
     _redirect_moves()
