@@ -80,7 +80,7 @@ def _script(script: Script, *, repeats: int) -> dict[str, object]:
         )
         detail |= {"traced": True, "trace_s": trace_s, "ops": len(job.step.ops), "wrong": wrong_facts(script, job)}
         _, bare_s = _timed(
-            lambda: trace_command(workload, runner=_run_bare, timeout_s=TRACE_TIMEOUT_S), repeats=repeats
+            lambda: trace_command(workload, runner=run_bare, timeout_s=TRACE_TIMEOUT_S), repeats=repeats
         )
         detail["bare_s"] = bare_s
         if script.same_on_cpu:
@@ -92,7 +92,7 @@ def _script(script: Script, *, repeats: int) -> dict[str, object]:
     return detail
 
 
-def _run_bare(
+def run_bare(
     argv: Sequence[str],
     *,
     env: Mapping[str, str | None] | None = None,

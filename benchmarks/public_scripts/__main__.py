@@ -1,0 +1,147 @@
+"""Prepare the public scripts: ``python -m benchmarks.public_scripts fetch DIR``, then ``count DIR``."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median_low
+
+from benchmarks.public_scripts.corpus import COUNTS, FOLDER, PublicScript, Repository, public_scripts
+from leadline.core.errors import LeadlineError
+
+COUNT_TIMEOUT_S = 240.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fetch repositories and write data sets, or count the facts in real runs."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.public_scripts", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    fetch_parser = verbs.add_parser("fetch", help="clone the repositories and write the data sets")
+    count_parser = verbs.add_parser("count", help="run the scripts for real and write what they do")
+    for verb in (fetch_parser, count_parser):
+        verb.add_argument("data", type=Path, metavar="DIR", help="the folder of the scripts and their data")
+        verb.add_argument("names", nargs="*", help="beginnings of the names of scripts; all without any")
+    fetch_parser.add_argument("--from", dest="mirrors", type=Path, metavar="FOLDER", help="clone from copies in here")
+    count_parser.add_argument("--steps", type=int, default=3, help="steps to count; 0 counts those of the whole run")
+    options = parser.parse_args(arguments)
+    scripts = public_scripts(tuple(options.names))
+    if options.verb == "fetch":
+        return fetch(scripts, options.data, options.mirrors)
+    return count(scripts, options.data, options.steps)
+
+
+def fetch(scripts: Sequence[PublicScript], data: Path, mirrors: Path | None) -> int:
+    """Clone the repositories at their commits, write the data sets and link them; return 1 if something failed."""
+    from benchmarks.public_scripts.recipes import RECIPES
+
+    failures = []
+    for repository in {script.repository.name: script.repository for script in scripts}.values():
+        try:
+            _clone(repository, data, mirrors)
+        except subprocess.CalledProcessError as error:
+            failures.append(f"{repository.name}: {error.stderr.strip()}")
+    packages = " ".join(sorted({package for script in scripts for package in script.packages}))
+    if not (data / "venv").exists():
+        sys.stdout.write(
+            f"make the scripts' environment next: python3 -m venv {data}/venv && "
+            f"{data}/venv/bin/pip install torch torchvision {packages}; then fetch again\n"
+        )
+    folder = data / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in sorted({recipe for script in scripts for recipe in script.recipes}):
+        mark = folder / f".{name}"
+        if not mark.exists():
+            RECIPES[name](folder)
+            mark.touch()
+    for script in scripts:
+        _link(script, data)
+    sys.stderr.writelines(f"not fetched: {failure}\n" for failure in failures)
+    return 1 if failures else 0
+
+
+def count(scripts: Sequence[PublicScript], data: Path, steps: int) -> int:
+    """Run the scripts for real and add what they do to the committed counts; return 1 if one failed."""
+    failed = False
+    for script in scripts:
+        try:
+            counted = run_counter(script, data, steps)
+        except LeadlineError as error:
+            failed = True
+            sys.stderr.write(f"{script.name}: {error}\n")
+            continue
+        print(f"{script.name}: {json.dumps(counted)}", flush=True)
+        if steps:
+            counts = json.loads(COUNTS.read_text(encoding="utf-8"))
+            kept = {name: counted.get(name) for name in ("parameters", "frozen")}
+            # the first step may also draw samples or fill caches
+            counts[script.name] = kept | {"flops": median_low(counted["flops"]) if counted.get("flops") else None}
+            rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(counts.items()))
+            COUNTS.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
+    return 1 if failed else 0
+
+
+def run_counter(script: PublicScript, data: Path, steps: int) -> dict[str, list[int]]:
+    """Run a script on this CPU under the counter, in a copy of its repository.
+
+    Raises:
+        LeadlineError: It made no step.
+    """
+    words = list(script.command(data))
+    start = next(n for n, word in enumerate(words) if word.endswith(".py") or (n == 1 and word == "-m"))
+    with tempfile.TemporaryDirectory(prefix="leadline-count-") as folder:
+        out, copy = Path(folder, "out.json"), Path(folder, "repository")
+        source = script.repository.folder(data).absolute()
+        subprocess.run(["cp", "-a", str(source), str(copy)], check=True)
+        cwd = copy / script.folder
+        command = [*words[:start], str(FOLDER / "counter.py"), str(out), str(steps), *words[start:]]
+        try:
+            done = subprocess.run(
+                command, cwd=cwd, env={**os.environ, "WANDB_MODE": "disabled", **script.environment(cwd)}, capture_output=True, text=True, check=False, timeout=COUNT_TIMEOUT_S,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise LeadlineError(f"still running after {COUNT_TIMEOUT_S:g} s") from None
+        if not out.exists():
+            raise LeadlineError("\n".join(done.stderr.strip().splitlines()[-6:]) or "it printed no error")
+        counted: dict[str, list[int]] = json.loads(out.read_text(encoding="utf-8"))
+    return counted
+
+
+def _clone(repository: Repository, data: Path, mirrors: Path | None) -> None:
+    """Check a repository out at its commit, from the network or from a copy in ``mirrors``."""
+    target = repository.folder(data)
+    if (target / ".fetched").exists():
+        return
+    source = repository.url
+    if mirrors is not None:
+        copies = [path for path in (mirrors / target.name).rglob("HEAD") if (path.parent / "objects").is_dir()]
+        source = str(copies[0].parent.absolute()) if copies else source
+    target.parent.mkdir(parents=True, exist_ok=True)
+    filters = [] if mirrors else ["--filter=blob:none"]
+    _git("clone", "--quiet", "--no-checkout", *filters, source, str(target))
+    if repository.folders:
+        _git("-C", str(target), "sparse-checkout", "set", *repository.folders)
+    _git("-C", str(target), "checkout", "--quiet", repository.commit)
+    (target / ".fetched").touch()
+
+
+def _git(*words: str) -> None:
+    subprocess.run(["git", *words], check=True, capture_output=True, text=True)
+
+
+def _link(script: PublicScript, data: Path) -> None:
+    """Link the data where the script looks for it."""
+    for link in script.links:
+        place, _, source = link.partition("=")
+        path = script.cwd(data) / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_symlink() and not path.exists():
+            path.symlink_to((data / "data" / source).absolute())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
