@@ -2,17 +2,19 @@
 
 import argparse
 import json
-import os
-import subprocess
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median_low
 
-from benchmarks.public_scripts.corpus import COUNTS, FOLDER, PublicScript, Repository, public_scripts
+from benchmarks.public_scripts.corpus import COUNTS, PublicScript, Repository, public_scripts
+from benchmarks.public_scripts.recipes import RECIPES
 from leadline.core.errors import LeadlineError
+from leadline.execution.processes import run_process
 
+COUNTER = Path(__file__).parents[1] / "measured" / "real_facts.py"
 COUNT_TIMEOUT_S = 240.0
 
 
@@ -36,14 +38,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def fetch(scripts: Sequence[PublicScript], data: Path, mirrors: Path | None) -> int:
     """Clone the repositories at their commits, write the data sets and link them; return 1 if something failed."""
-    from benchmarks.public_scripts.recipes import RECIPES
-
     failures = []
     for repository in {script.repository.name: script.repository for script in scripts}.values():
         try:
             _clone(repository, data, mirrors)
-        except subprocess.CalledProcessError as error:
-            failures.append(f"{repository.name}: {error.stderr.strip()}")
+        except LeadlineError as error:
+            failures.append(f"{repository.name}: {error}")
     packages = " ".join(sorted({package for script in scripts for package in script.packages}))
     if not (data / "venv").exists():
         sys.stdout.write(
@@ -73,7 +73,8 @@ def count(scripts: Sequence[PublicScript], data: Path, steps: int) -> int:
             failed = True
             sys.stderr.write(f"{script.name}: {error}\n")
             continue
-        print(f"{script.name}: {json.dumps(counted)}", flush=True)
+        sys.stdout.write(f"{script.name}: {json.dumps(counted)}\n")
+        sys.stdout.flush()
         if steps:
             counts = json.loads(COUNTS.read_text(encoding="utf-8"))
             kept = {name: counted.get(name) for name in ("parameters", "frozen")}
@@ -94,17 +95,16 @@ def run_counter(script: PublicScript, data: Path, steps: int) -> dict[str, list[
     start = next(n for n, word in enumerate(words) if word.endswith(".py") or (n == 1 and word == "-m"))
     with tempfile.TemporaryDirectory(prefix="leadline-count-") as folder:
         out, copy = Path(folder, "out.json"), Path(folder, "repository")
-        source = script.repository.folder(data).absolute()
-        subprocess.run(["cp", "-a", str(source), str(copy)], check=True)
+        shutil.copytree(script.repository.folder(data), copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
         cwd = copy / script.folder
-        command = [*words[:start], str(FOLDER / "counter.py"), str(out), str(steps), *words[start:]]
-        try:
-            done = subprocess.run(
-                command, cwd=cwd, env={**os.environ, "WANDB_MODE": "disabled", **script.environment(cwd)}, capture_output=True, text=True, check=False, timeout=COUNT_TIMEOUT_S,
-                stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise LeadlineError(f"still running after {COUNT_TIMEOUT_S:g} s") from None
+        done = run_process(
+            [*words[:start], str(COUNTER), str(out), str(steps), *words[start:]],
+            env={"WANDB_MODE": "disabled", **script.environment(cwd)},
+            cwd=cwd,
+            timeout_s=COUNT_TIMEOUT_S,
+        )
+        if done.timed_out:
+            raise LeadlineError(f"it was still running after {COUNT_TIMEOUT_S:g} s")
         if not out.exists():
             raise LeadlineError("\n".join(done.stderr.strip().splitlines()[-6:]) or "it printed no error")
         counted: dict[str, list[int]] = json.loads(out.read_text(encoding="utf-8"))
@@ -130,7 +130,9 @@ def _clone(repository: Repository, data: Path, mirrors: Path | None) -> None:
 
 
 def _git(*words: str) -> None:
-    subprocess.run(["git", *words], check=True, capture_output=True, text=True)
+    done = run_process(["git", *words])
+    if done.returncode:
+        raise LeadlineError(done.stderr.strip())
 
 
 def _link(script: PublicScript, data: Path) -> None:

@@ -1,20 +1,19 @@
 """``bench scripts``: public training scripts traced unmodified, compared with what real runs counted."""
 
 import contextlib
+import os
 import resource
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
 
 from benchmarks.public_scripts.corpus import PublicScript, public_scripts
 from benchmarks.results import BenchmarkResult, BenchmarkRow, at_least, at_most
 from benchmarks.trace import run_bare
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.graph import OpGraph, OpKind, TracedJob
-from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
@@ -55,18 +54,12 @@ def trace_script(script: PublicScript, data: Path, *, with_bare: bool = False) -
     detail: dict[str, object] = {"name": script.name, "category": script.category, "repository": script.repository.name}
     argv = script.command(data)
     workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv))
-    environment = script.environment(script.cwd(data).absolute())
-
-    def with_environment(runner: ProcessRunner, argv: Sequence[str], **options: Any) -> CompletedProcess:
-        return runner(argv, **options | {"env": {**environment, **(options.get("env") or {})}})
-
-    def trace(runner: ProcessRunner) -> TracedJob:
-        return trace_command(workload, timeout_s=TIMEOUT_S, runner=partial(with_environment, runner))
-
-    with contextlib.chdir(script.cwd(data)):
+    trace = partial(trace_command, workload, timeout_s=TIMEOUT_S)
+    variables = script.environment(script.cwd(data).absolute())
+    with contextlib.chdir(script.cwd(data)), _environment(variables):
         before = _cpu_s()
         try:
-            job = trace(run_process)
+            job = trace(runner=run_process)
         except LeadlineError as error:
             job, reason = None, str(error)
             is_true = bool(script.refused) and script.refused.lower() in reason.lower()
@@ -77,7 +70,7 @@ def trace_script(script: PublicScript, data: Path, *, with_bare: bool = False) -
         if with_bare:
             before = _cpu_s()
             with contextlib.suppress(LeadlineError):
-                trace(run_bare)
+                trace(runner=run_bare)
                 detail["bare_cpu_s"] = round(_cpu_s() - before, 2)
     return detail | judge(script, job)
 
@@ -89,7 +82,9 @@ def judge(script: PublicScript, job: TracedJob) -> dict[str, object]:
     notes = " ".join(job.notes)
     wrong, marked = [], True
 
-    def compare(fact: str, traced: float | None, true: float | None, words: Sequence[str], tolerance: float = 0) -> None:
+    def compare(
+        fact: str, traced: float | None, true: float | None, words: Sequence[str], tolerance: float = 0
+    ) -> None:
         nonlocal marked
         if true is None or (traced is not None and abs(traced - true) <= tolerance * true):
             return
@@ -117,6 +112,18 @@ def product_flops(step: OpGraph) -> float:
 def _number(counted: Mapping[str, object], name: str) -> int | None:
     value = counted.get(name)
     return value if isinstance(value, int) else None
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the processes that are started inside."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _cpu_s() -> float:

@@ -7,6 +7,7 @@ replaced with the CPU: the products that it calculates are the same.
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import runpy
@@ -68,11 +69,11 @@ def main(out, steps, *command):
     os._exit(0)  # workers and other ranks need not end in order
 
 
-def _attention_flops(query, key, value, *_, out_shape=None, **__):
+def _attention_flops(query, key, value, *_, **__):
     return flop_counter.sdpa_flop_count(query, key, value)
 
 
-def _attention_backward_flops(gradient, query, key, value, *_, out_shape=None, **__):
+def _attention_backward_flops(gradient, query, key, value, *_, **__):
     return flop_counter.sdpa_backward_flop_count(gradient, query, key, value)
 
 
@@ -103,7 +104,7 @@ def _use_cpu():
     build_rnn = torch.nn.RNNBase.__init__
 
     def init_rnn(self, *args, **options):
-        torch._C._set_mkldnn_enabled(False)  # its fused cells hide their products
+        torch.backends.mkldnn.set_flags(_enabled=False)  # its fused cells hide their products
         build_rnn(self, *args, **options)
         self.register_forward_pre_hook(_with_gradient)
 
@@ -148,9 +149,11 @@ def _watch(flops, steps):
         number = next(index for index, other in enumerate(ALIVE) if other is optimizer)
         EVENTS.append((number, flops.get_total_flops() if flops else 0))
         counts = [sum(event[0] == index for event in EVENTS) for index in range(len(ALIVE))]
-        built = len({id(other) for other in gc.get_objects() if isinstance(other, torch.optim.Optimizer)}) if len(
-            EVENTS
-        ) < MOST_EVENTS else 0
+        built = (
+            len({id(other) for other in gc.get_objects() if isinstance(other, torch.optim.Optimizer)})
+            if len(EVENTS) < MOST_EVENTS
+            else 0
+        )
         if steps and min(counts) > steps and (len(ALIVE) >= built or len(EVENTS) >= MOST_EVENTS):
             raise EnoughSteps
 
@@ -170,7 +173,7 @@ def _summary():
     rarest = counts.index(min(counts))
     totals = [total for number, total in EVENTS if number == rarest]
     summary["steps"] = min(counts)
-    summary["flops"] = [later - earlier for earlier, later in zip(totals, totals[1:], strict=False)][:6]
+    summary["flops"] = [later - earlier for earlier, later in itertools.pairwise(totals)][:6]
     trained = {
         id(weight): weight.numel()
         for optimizer in ALIVE
