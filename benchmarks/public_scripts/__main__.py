@@ -139,10 +139,12 @@ def _link(script: PublicScript, data: Path) -> None:
     """Link the data where the script looks for it."""
     for link in script.links:
         place, _, source = link.partition("=")
-        path = script.cwd(data) / place
+        path, content = script.cwd(data) / place, (data / "data" / source).absolute()
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.is_symlink() and not path.exists():
-            path.symlink_to((data / "data" / source).absolute())
+        is_kept = path.is_dir() and not path.is_symlink()  # the repository keeps the folder, for files to be put into
+        for inside, file in [(path / item.name, item) for item in content.iterdir()] if is_kept else [(path, content)]:
+            if not inside.is_symlink() and not inside.exists():
+                inside.symlink_to(file)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,14 @@ from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, TracedJob
 
 TRAIN = """
 import torch
-model = torch.nn.Linear(4, 2)
-frozen = torch.nn.Linear(2, 1).requires_grad_(False)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = torch.nn.Linear(4, 2).to(device)
+frozen = torch.nn.Linear(2, 1).requires_grad_(False).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = torch.utils.data.TensorDataset(torch.zeros(40, 4), torch.zeros(40, dtype=torch.long))
 for epoch in range(3):
     for x, y in torch.utils.data.DataLoader(data, batch_size=8):
-        loss = torch.nn.functional.cross_entropy(model(x.cuda() if torch.cuda.is_available() else x), y.to(x.device))
+        loss = torch.nn.functional.cross_entropy(model(x.to(device)), y.to(device))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
