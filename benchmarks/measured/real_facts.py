@@ -12,6 +12,7 @@ import json
 import os
 import runpy
 import sys
+import weakref
 
 import torch
 from torch.optim import optimizer as optimizers
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader
 
 MOST_EVENTS = 60
 EVENTS, LOADS, ALIVE = [], [], []
+BUILT = weakref.WeakSet()
 
 
 class EnoughSteps(BaseException):
@@ -149,14 +151,16 @@ def _watch(flops, steps):
         number = next(index for index, other in enumerate(ALIVE) if other is optimizer)
         EVENTS.append((number, flops.get_total_flops() if flops else 0))
         counts = [sum(event[0] == index for event in EVENTS) for index in range(len(ALIVE))]
-        built = (
-            len({id(other) for other in gc.get_objects() if isinstance(other, torch.optim.Optimizer)})
-            if len(EVENTS) < MOST_EVENTS
-            else 0
-        )
-        if steps and min(counts) > steps and (len(ALIVE) >= built or len(EVENTS) >= MOST_EVENTS):
+        if steps and min(counts) > steps and (len(ALIVE) >= len(BUILT) or len(EVENTS) >= MOST_EVENTS):
             raise EnoughSteps
 
+    build_optimizer = torch.optim.Optimizer.__init__
+
+    def init_optimizer(self, *args, **options):
+        BUILT.add(self)
+        build_optimizer(self, *args, **options)
+
+    torch.optim.Optimizer.__init__ = init_optimizer
     DataLoader.__init__, DataLoader.__iter__ = init, batches
     optimizers.register_optimizer_step_post_hook(stepped)
 
@@ -184,7 +188,7 @@ def _summary():
     alive = {
         id(weight): weight.numel()
         for weight in gc.get_objects()
-        if isinstance(weight, torch.nn.Parameter) and not weight.is_meta
+        if issubclass(type(weight), torch.nn.Parameter) and not weight.is_meta
     }
     summary["parameters"] = sum(trained.values())
     summary["frozen"] = sum(size for key, size in alive.items() if key not in trained)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 FOLDER = Path(__file__).parent
 LIST, COUNTS = FOLDER / "scripts.toml", FOLDER / "counts.json"
 
@@ -90,14 +92,10 @@ class PublicScript:
 
 def public_scripts(names: tuple[str, ...] = ()) -> list[PublicScript]:
     """Return the scripts of the list, or those whose names begin with one of ``names``."""
-    document = tomllib.loads(LIST.read_text(encoding="utf-8"))
-    scripts = []
-    for entry in document["repository"]:
-        entries = entry.pop("scripts")
-        repository = Repository(**_frozen(entry))
-        scripts += [PublicScript(repository=repository, **_frozen(script)) for script in entries]
+    entries = [
+        {**script, "repository": repository}
+        for repository in tomllib.loads(LIST.read_text(encoding="utf-8"))["repository"]
+        for script in repository["scripts"]
+    ]
+    scripts = msgspec.convert(entries, list[PublicScript])
     return [script for script in scripts if not names or script.name.startswith(names)]
-
-
-def _frozen(table: dict[str, object]) -> dict[str, object]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
