@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import flop_counter
 from torch.utils.data import DataLoader
 
-MOST_EVENTS = 60
+MOST_EVENTS = 24
 EVENTS, LOADS, ALIVE = [], [], []
 BUILT = weakref.WeakSet()
 
