@@ -19,7 +19,7 @@ from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
 
 RIGHT, REFUSED = "right", "refused with the true reason"
-UNKNOWN, MARKED = "steps unknown, with a note", "wrong, with a note"
+UNKNOWN, MARKED = "steps unknown, with a note", "wrong, with a warning"
 SILENT, FALSE = "silently wrong", "refused falsely"
 OUTCOMES = (RIGHT, REFUSED, UNKNOWN, MARKED, SILENT, FALSE)
 PRODUCTS = {OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN}
@@ -91,8 +91,8 @@ def judge(script: PublicScript, job: TracedJob) -> dict[str, object]:
         wrong.append(f"{fact}: {traced}, not {true}")
         marked &= traced is None or any(word in notes for word in words)
 
-    compare("steps", steps, script.steps, ("steps are read", "assuming", "unknown"))
-    compare("batch", loop.batch, script.batch, ("batch",))
+    compare("steps", steps, script.steps, ("assuming", "assumed", "unknown", "depends"))
+    compare("batch", loop.batch, script.batch, ())
     weights = _number(counted, "parameters")
     compare("parameters", job.step.parameters, weights and weights + (_number(counted, "frozen") or 0), ())
     compare("FLOPs", product_flops(job.step), _number(counted, "flops"), (), FLOPS_TOLERANCE)
