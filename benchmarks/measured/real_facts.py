@@ -114,11 +114,15 @@ def _use_cpu():
 
 
 def _with_gradient(_module, inputs):
-    """Ask for the gradient of an RNN's input, which cuDNN calculates in any case."""
-    first, *rest = inputs
-    if not isinstance(first, torch.Tensor) or first.requires_grad or not torch.is_grad_enabled():
-        return None
-    return (first.detach().requires_grad_(), *rest)
+    """Ask for the gradients of an RNN's input and first state, which cuDNN calculates in any case."""
+    return tuple(map(_watched, inputs)) if torch.is_grad_enabled() else None
+
+
+def _watched(value):
+    if type(value) is tuple:
+        return tuple(map(_watched, value))
+    is_leaf = isinstance(value, torch.Tensor) and not value.requires_grad
+    return value.detach().requires_grad_() if is_leaf else value
 
 
 def _watch(flops, steps):

@@ -46,6 +46,7 @@ class PublicScript:
         steps: Optimizer steps of the whole run, of the optimizer that steps most rarely; None if it depends on results.
         epochs: Passes over the data set.
         batch: Samples of a forward pass on one device; None without a loader or a module.
+        varies: The operations of a step depend on random lengths, and are not compared.
         refused: A word of the true reason why it cannot be traced; empty for scripts that must be answered.
         recipes: The data sets that it reads.
         links: Paths from ``folder`` that lead to a folder of the recipes, as ``PATH`` or ``PATH=FOLDER``.
@@ -62,6 +63,7 @@ class PublicScript:
     steps: int | None = None
     epochs: float | None = None
     batch: int | None = None
+    varies: bool = False
     refused: str = ""
     recipes: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
