@@ -123,6 +123,8 @@ def planetoid(folder: Path) -> None:
     """Write the citation graph Cora as pickles: 2,708 papers, 1,433 words, 7 classes."""
     place = folder / "Planetoid" / "Cora" / "raw"
     place.mkdir(parents=True, exist_ok=True)
+    if not (folder / "Cora").exists():
+        (folder / "Cora").symlink_to("Planetoid")
     draw = random.Random(0)  # noqa: S311 - a data set that repeats
     nodes = range(2708)
     graph = {node: [(node + 1) % 2708, (node - 1) % 2708, draw.randrange(2708)] for node in nodes}

@@ -203,7 +203,9 @@ def failure_document(error: BaseException, advice: str = "the trace stopped here
     message = " ".join(str(error).split())[:300].rstrip(".")
     if _needs_network(error):
         advice = "the trace has no network, so download what it needs first"
-    return {"reason": f"{type(error).__name__}: {message or 'no message'}; {advice}", "location": location}
+    source = frames[-1].line if frames else ""
+    message = message or (f"no message at `{source}`" if source else "no message")  # such as a bare assert
+    return {"reason": f"{type(error).__name__}: {message}; {advice}", "location": location}
 
 
 def _needs_network(error: Optional[BaseException]) -> bool:
