@@ -156,7 +156,7 @@ def _rows(details: Sequence[Mapping[str, object]]) -> list[BenchmarkRow]:
     if ratios:
         rows.append(at_most("trace ÷ bare fake run, median", median(ratios), BARE_RATIO, "times", n=len(ratios)))
     for category in sorted({str(detail["category"]) for detail in details}):
-        found = [detail for detail in details if detail["category"] == category]
-        good = sum(detail["outcome"] in (RIGHT, REFUSED) for detail in found)
-        rows.append(BenchmarkRow(f"right or truly refused: {category}", good, "scripts", n=len(found)))
+        members = [detail for detail in details if detail["category"] == category]
+        good = sum(detail["outcome"] in (RIGHT, REFUSED) for detail in members)
+        rows.append(BenchmarkRow(f"right or truly refused: {category}", good, "scripts", n=len(members)))
     return rows
