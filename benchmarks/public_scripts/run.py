@@ -101,7 +101,8 @@ def judge(script: PublicScript, job: TracedJob) -> dict[str, object]:
         wrong, marked = [f"answered, but the script cannot be traced: {script.refused}"], False
     only_steps = len(wrong) == 1 and steps is None
     outcome = RIGHT if not wrong else UNKNOWN if only_steps else MARKED if marked else SILENT
-    return {"outcome": outcome, "wrong": wrong, "steps": steps, "batch": loop.batch, "notes": list(job.notes),
+    return {"outcome": outcome, "wrong": wrong, "counted": bool(counted), "steps": steps, "batch": loop.batch,
+            "notes": list(job.notes),
             "parameters": job.step.parameters, "flops": product_flops(job.step)}  # fmt: skip
 
 
@@ -137,13 +138,15 @@ def _rows(details: Sequence[Mapping[str, object]]) -> list[BenchmarkRow]:
     """Return the rows with targets, then a row for each category."""
     outcomes = Counter(str(detail["outcome"]) for detail in details)
     traceable = len(details) - outcomes[REFUSED]
+    counted = sum(bool(detail.get("counted")) for detail in details)
 
     def names(outcome: str) -> str:
         return ", ".join(str(detail["name"]) for detail in details if detail["outcome"] == outcome)
 
     rows = [
         at_least("scripts with every fact right", 100 * outcomes[RIGHT] / max(1, traceable), RIGHT_SHARE, "%",
-                 n=traceable, how="steps, batch, parameters and FLOPs within 3 % of a real run's"),
+                 n=traceable,
+                 how=f"steps and batch; in {counted} scripts also weights, and FLOPs within 3 % of a real run's"),
         *(at_most(outcome, outcomes[outcome], 0, "scripts", n=len(details), how=names(outcome))
           for outcome in (SILENT, FALSE)),
         *(BenchmarkRow(outcome, outcomes[outcome], "scripts", n=len(details), how=names(outcome))
