@@ -50,6 +50,11 @@ BENCHMARKS: dict[str, Benchmark] = {
         (*_source("graphs/torch", "estimators/memory"), "benchmarks/trace.py", "benchmarks/corpus.py",
          "benchmarks/llama_7b.py", "benchmarks/scripts", "benchmarks/measured"),
     ),
+    "scripts": Benchmark(
+        "benchmarks.public_scripts.run",
+        "public training scripts, unmodified: steps, weights and operations against real runs",
+        (*_source("graphs/torch"), "benchmarks/public_scripts", "benchmarks/trace.py"),
+    ),
     "probe": Benchmark(
         "benchmarks.probe",
         "whole runs forecast from their first steps, and the overhead of watching a script",

@@ -79,9 +79,7 @@ def _script(script: Script, *, repeats: int) -> dict[str, object]:
             lambda: trace_command(workload, runner=run_process, timeout_s=TRACE_TIMEOUT_S), repeats=repeats
         )
         detail |= {"traced": True, "trace_s": trace_s, "ops": len(job.step.ops), "wrong": wrong_facts(script, job)}
-        _, bare_s = _timed(
-            lambda: trace_command(workload, runner=_run_bare, timeout_s=TRACE_TIMEOUT_S), repeats=repeats
-        )
+        _, bare_s = _timed(lambda: trace_command(workload, runner=run_bare, timeout_s=TRACE_TIMEOUT_S), repeats=repeats)
         detail["bare_s"] = bare_s
         if script.same_on_cpu:
             on_cpu = trace_command(workload, runner=run_process, device_type="cpu", timeout_s=TRACE_TIMEOUT_S)
@@ -92,7 +90,7 @@ def _script(script: Script, *, repeats: int) -> dict[str, object]:
     return detail
 
 
-def _run_bare(
+def run_bare(
     argv: Sequence[str],
     *,
     env: Mapping[str, str | None] | None = None,

@@ -149,6 +149,11 @@ def test_data_parallel_ranks_sum_their_gradients(tmp_path: Path) -> None:
     assert job.loop.world_size == 4
 
 
+def test_a_failed_assertion_without_a_message_names_its_condition(tmp_path: Path) -> None:
+    with pytest.raises(Untraceable, match=r"AssertionError: no message at `assert sum\(\[1, 2\]\) == 4`"):
+        trace(tmp_path, "import torch\nassert sum([1, 2]) == 4\n")
+
+
 def test_a_failing_script_is_untraceable_with_the_users_line(tmp_path: Path) -> None:
     with pytest.raises(Untraceable, match="ZeroDivisionError: division by zero") as caught:
         trace(tmp_path, "import torch\nscale = 1 / 0\n")

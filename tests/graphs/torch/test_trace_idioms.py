@@ -124,6 +124,9 @@ def test_old_tensor_types_construct_on_the_device_and_support_isinstance(tmp_pat
         assert isinstance(labels, (torch.LongTensor, torch.cuda.LongTensor))
         assert not isinstance(labels, torch.cuda.FloatTensor)
         assert not isinstance(torch.ones(2, dtype=torch.long), torch.cuda.LongTensor)
+        for name in (torch.cuda.FloatTensor, "torch.cuda.FloatTensor"):
+            assert isinstance(torch.ones(2, dtype=torch.long).type(name), torch.cuda.FloatTensor)
+        assert isinstance(torch.ones(2).type(torch.LongTensor), torch.LongTensor)
         for step in range(9):
             (weight[labels] ** 2).sum().backward()
             optimizer.step()

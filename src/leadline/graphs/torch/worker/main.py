@@ -221,7 +221,8 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
 
 def failure_document(error: BaseException, advice: str = "the trace stopped here") -> Dict[str, Any]:
     """Return the reason of a failure, and the line of the user's own code where it happened."""
-    location = last_user_line(traceback.extract_tb(error.__traceback__))
+    frames = traceback.extract_tb(error.__traceback__)
+    location = last_user_line(frames)
     if isinstance(error, SyntaxError) and error.filename:
         location = f"{error.filename}:{error.lineno}"
     if isinstance(error, ScriptFailure):
@@ -234,7 +235,9 @@ def failure_document(error: BaseException, advice: str = "the trace stopped here
         advice = "the trace has no network, so download what it needs first"
     elif isinstance(error, FileNotFoundError):
         advice = f"the trace runs in {Path.cwd()} and needs the files that the job reads"
-    return {"reason": f"{type(error).__name__}: {message or 'no message'}; {advice}", "location": location}
+    source = frames[-1].line if frames else ""
+    message = message or (f"no message at `{source}`" if source else "no message")  # such as a bare assert
+    return {"reason": f"{type(error).__name__}: {message}; {advice}", "location": location}
 
 
 def _exit_reason(code: Any) -> str:

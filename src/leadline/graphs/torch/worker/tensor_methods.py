@@ -48,6 +48,15 @@ def _replace_methods(session: TraceSession) -> None:
     def text(tensor: Any, **_: Any) -> str:
         return f"tensor(shape={tuple(tensor.shape)}, device='{tensor.device}', dtype={tensor.dtype})"
 
+    cast = torch.Tensor.type
+
+    def as_type(tensor: Any, dtype: Any = None, **options: Any) -> Any:
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            dtype = getattr(torch.cuda, dtype.rpartition(".")[2])
+        if isinstance(dtype, type) and dtype.__module__ != "torch":  # a simulated torch.cuda.FloatTensor
+            return tensor.to("cuda", dtype.dtype)
+        return cast(tensor) if dtype is None else cast(tensor, dtype, **options)
+
     methods = {
         "numpy": numpy,
         "__array__": array,
@@ -66,6 +75,7 @@ def _replace_methods(session: TraceSession) -> None:
     }
     for name, method in methods.items():
         setattr(FakeTensor, name, method)
+    torch.Tensor.type = as_type
     torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor
     torch.Tensor.record_stream = lambda tensor, *_: None
 

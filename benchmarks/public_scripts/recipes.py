@@ -1,0 +1,150 @@
+"""Synthetic data sets in the formats and sizes of the real ones."""
+
+import gzip
+import pickle
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from scipy import sparse
+
+WORDS = ("the", "of", "and", "to", "in", "a", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not")
+
+
+def mnist(folder: Path) -> None:
+    """Write MNIST and FashionMNIST: 60,000 and 10,000 digits in idx files."""
+    for name in ("MNIST", "FashionMNIST"):
+        raw = folder / name / "raw"
+        raw.mkdir(parents=True, exist_ok=True)
+        for part, count in (("train", 60_000), ("t10k", 10_000)):
+            pixels = np.random.default_rng(0).integers(0, 256, (count, 28, 28), np.uint8)
+            files = {
+                f"{part}-images-idx3-ubyte": struct.pack(">4i", 2051, count, 28, 28) + pixels.tobytes(),
+                f"{part}-labels-idx1-ubyte": struct.pack(">2i", 2049, count) + bytes(n % 10 for n in range(count)),
+            }
+            for file, content in files.items():
+                (raw / file).write_bytes(content)
+                (raw / f"{file}.gz").write_bytes(gzip.compress(content, 1))
+
+
+def cifar(folder: Path) -> None:
+    """Write CIFAR-10 and CIFAR-100: 50,000 and 10,000 images in pickles."""
+    rng = np.random.default_rng(0)
+    ten, hundred = folder / "cifar-10-batches-py", folder / "cifar-100-python"
+
+    def write(path: Path, count: int, **labels: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = {"data": rng.integers(0, 256, (count, 3072), np.uint8)}
+        path.write_bytes(
+            pickle.dumps(rows | {key: [n % classes for n in range(count)] for key, classes in labels.items()})
+        )
+
+    for number in range(1, 6):
+        write(ten / f"data_batch_{number}", 10_000, labels=10)
+    write(ten / "test_batch", 10_000, labels=10)
+    write(hundred / "train", 50_000, fine_labels=100, coarse_labels=20)
+    write(hundred / "test", 10_000, fine_labels=100, coarse_labels=20)
+    (ten / "batches.meta").write_bytes(pickle.dumps({"label_names": [f"class {n}" for n in range(10)]}))
+    (hundred / "meta").write_bytes(pickle.dumps({"fine_label_names": [f"class {n}" for n in range(100)]}))
+
+
+def images(folder: Path) -> None:
+    """Write a folder of JPEG files a class: 10 classes, 32 images each to train and 8 to test."""
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 32), ("val", 8)):
+        for label in range(10):
+            place = folder / "images" / part / f"class{label}"
+            place.mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                pixels = rng.integers(0, 256, (16, 16, 3), np.uint8)
+                Image.fromarray(pixels).resize((256, 256)).save(place / f"{number:04}.jpg")
+
+
+def masks(folder: Path) -> None:
+    """Write 40 photographs and their masks of two classes."""
+    rng = np.random.default_rng(0)
+    for name in ("imgs", "masks"):
+        (folder / "masks" / name).mkdir(parents=True, exist_ok=True)
+    for number in range(40):
+        pixels = rng.integers(0, 256, (96, 128, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / "masks" / "imgs" / f"{number:03}.png")
+        mask = np.zeros((96, 128), np.uint8)
+        mask[number : number + 40, 30:90] = 1
+        Image.fromarray(mask).save(folder / "masks" / "masks" / f"{number:03}.png")
+
+
+def text(folder: Path) -> None:
+    """Write plain text: 2,000 lines to train, 200 to validate and to test, and a million characters."""
+    draw = random.Random(0)  # noqa: S311 - a data set that repeats
+    place = folder / "text"
+    place.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", 2000), ("valid", 200), ("test", 200)):
+        lines = "\n".join(" ".join(draw.choices(WORDS, k=20)) for _ in range(count))
+        (place / f"{part}.txt").write_text(lines + "\n", encoding="utf-8")
+    (place / "input.txt").write_text(" ".join(draw.choices(WORDS, k=300_000))[:1_000_000], encoding="utf-8")
+
+
+def tokens(folder: Path) -> None:
+    """Write the token files of nanoGPT: characters of a small set, and words of GPT-2's."""
+    rng = np.random.default_rng(0)
+    for name, vocabulary in (("shakespeare_char", 65), ("openwebtext", 50_257)):
+        place = folder / "tokens" / name
+        place.mkdir(parents=True, exist_ok=True)
+        for part, count in (("train", 1_000_000), ("val", 100_000)):
+            rng.integers(0, vocabulary, count, np.uint16).tofile(place / f"{part}.bin")
+    letters = [chr(33 + n) for n in range(65)]
+    meta = {"vocab_size": 65, "itos": dict(enumerate(letters)), "stoi": {c: n for n, c in enumerate(letters)}}
+    (folder / "tokens" / "shakespeare_char" / "meta.pkl").write_bytes(pickle.dumps(meta))
+
+
+def sines(folder: Path) -> None:
+    """Write 100 waves of 1,000 points as a tensor file."""
+    (folder / "sines").mkdir(parents=True, exist_ok=True)
+    waves = np.sin((np.arange(1000) + np.arange(100)[:, None]) / 20)
+    torch.save(waves, folder / "sines" / "traindata.pt", pickle_protocol=4)
+
+
+def bsds(folder: Path) -> None:
+    """Write BSDS300: 200 photographs to train and 100 to test."""
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 200), ("test", 100)):
+        place = folder / "BSDS300" / "images" / part
+        place.mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            pixels = rng.integers(0, 256, (20, 30, 3), np.uint8)
+            Image.fromarray(pixels).resize((481, 321)).save(place / f"{number:04}.jpg")
+
+
+def planetoid(folder: Path) -> None:
+    """Write the citation graph Cora as pickles: 2,708 papers, 1,433 words, 7 classes."""
+    place = folder / "Planetoid" / "Cora" / "raw"
+    place.mkdir(parents=True, exist_ok=True)
+    if not (folder / "Cora").exists():
+        (folder / "Cora").symlink_to("Planetoid")
+    draw = random.Random(0)  # noqa: S311 - a data set that repeats
+    nodes = range(2708)
+    graph = {node: [(node + 1) % 2708, (node - 1) % 2708, draw.randrange(2708)] for node in nodes}
+    for name, count in (("", 140), ("t", 1000), ("all", 1708)):
+        words = sparse.random(count, 1433, 0.012, "csr", np.float32, np.random.default_rng(0))
+        (place / f"ind.cora.{name}x").write_bytes(pickle.dumps(words))
+        classes = np.eye(7, dtype=np.int32)[[node % 7 for node in range(count)]]
+        (place / f"ind.cora.{name}y").write_bytes(pickle.dumps(classes))
+    (place / "ind.cora.graph").write_bytes(pickle.dumps(graph))
+    (place / "ind.cora.test.index").write_text("\n".join(map(str, range(1708, 2708))), encoding="utf-8")
+
+
+def checksums(folder: Path) -> None:
+    """Let the scripts' torchvision accept synthetic CIFAR files, whose checksums differ from the real ones."""
+    for file in (folder.parent / "venv" / "lib").glob("python3*/site-packages/torchvision/datasets/utils.py"):
+        source = file.read_text(encoding="utf-8")
+        file.write_text(source.replace("return md5 == calculate_md5(fpath, **kwargs)", "return True"), encoding="utf-8")
+
+
+RECIPES: dict[str, Callable[[Path], None]] = {
+    recipe.__name__.replace("_", "-"): recipe
+    for recipe in (mnist, cifar, images, masks, text, tokens, sines, bsds, planetoid, checksums)
+}
