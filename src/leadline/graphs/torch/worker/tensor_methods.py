@@ -53,7 +53,7 @@ def _replace_methods(session: TraceSession) -> None:
     def as_type(tensor: Any, dtype: Any = None, **options: Any) -> Any:
         if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
             dtype = getattr(torch.cuda, dtype.rpartition(".")[2])
-        if isinstance(dtype, type) and dtype.__module__ != "torch" and hasattr(dtype, "dtype"):  # torch.cuda.FloatTensor
+        if isinstance(dtype, type) and dtype.__module__ != "torch" and hasattr(dtype, "dtype"):
             return tensor.to("cuda", dtype.dtype)
         return cast(tensor) if dtype is None else cast(tensor, dtype, **options)
 
