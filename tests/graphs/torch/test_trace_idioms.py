@@ -373,3 +373,24 @@ def test_gradients_are_held_again_in_buckets_unless_they_are_views(tmp_path: Pat
     events = _trace(tmp_path, code, ranks=2).step.events
     standing = [event.size_bytes for event in events if event.op == 0 and event.category is StorageCategory.GRADIENT]
     assert times * 4 * 1024 * 1025 == sum(standing)
+
+
+def test_a_loop_that_trains_in_every_tenth_pass_has_that_many_steps(tmp_path: Path) -> None:
+    code = """
+    import torch
+    policy = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2)).cuda()
+    optimizer = torch.optim.Adam(policy.parameters())
+    memory = []
+    for global_step in range(1200):
+        memory.append(torch.rand(4))
+        policy(memory[-1][None].cuda()).argmax()
+        if global_step > 100 and global_step % 10 == 0:
+            loss = policy(torch.stack(memory[-64:]).cuda()).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """
+    job = _trace(tmp_path, code)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (109, 1)  # 110, 120, …, 1190
+    assert job.loop.batch == 64
+    assert any("every 10 passes from pass 111" in note for note in job.notes)

@@ -211,10 +211,8 @@ def _epoch_length(
     if inner is not None and (inner.joined or _ends_before(inner, loader, batches)):
         per_epoch = None
     if per_epoch is None and inner is not None and inner.times is not None:
-        # Backward passes of the same loop accumulate, those of a loop within it are one round of it.
-        is_shared = any(_same_loop(update.loops[-1:], [inner]) for update in observed.updates)
-        per_epoch = max(1, inner.times // (accumulation if is_shared else 1))
-        notes.append(f"{per_epoch} steps are read from the loop over `{inner.text}` in line {inner.line}")
+        per_epoch, passes = _steps_in_loop(observed, inner, inner.times, accumulation)
+        notes.append(f"{per_epoch} steps are read from the loop over `{inner.text}` in line {inner.line}{passes}")
     if inner is not None and inner.times is None and (loader is None or inner.joined):
         notes.append(
             f"the end of the loop over `{inner.text}` in line {inner.line} depends on the run: steps are unknown"
@@ -257,6 +255,23 @@ def _loop_notes(loops: List[EnclosingLoop]) -> Iterator[str]:
             yield f"the loop over `{loop.text}` is assumed to be as long in each pass of `{loop.varies_with}`"
         if loop.may_end:
             yield f"the loop over `{loop.text}` in line {loop.line} may end early, by {loop.may_end}"
+
+
+def _steps_in_loop(observed: LoopObservations, loop: EnclosingLoop, times: int, accumulation: int) -> Tuple[int, str]:
+    """Return the steps of a loop, which need not have one in each pass, and a remark if it has not."""
+    steps = [step.loops for step in observed.steps if _same_loop(step.loops[-1:], [loop])]
+    outer = [[around.position for around in loops[:-1]] for loops in steps]
+    places = [loops[-1].position for loops, around in zip(steps, outer) if around == outer[0]]  # noqa: B905
+    counted = [place for place in places if place is not None]
+    between = (counted[-1] - counted[0]) / (len(counted) - 1) if len(counted) == len(places) > 1 else 1
+    if between > 1:
+        gaps = {later - earlier for earlier, later in zip(counted, counted[1:])}  # noqa: B905, RUF007 - Python 3.9
+        assumed = "" if len(gaps) == 1 else "assumed: "
+        passes = f", {assumed}every {between:g} passes from pass {counted[0] + 1:,}"
+        return max(1, math.ceil((times - counted[0]) / between)), passes
+    # Backward passes of the same loop accumulate, those of a loop within it are one round of it.
+    is_shared = any(_same_loop(update.loops[-1:], [loop]) for update in observed.updates)
+    return max(1, times // (accumulation if is_shared else 1)), ""
 
 
 def _batches_between(observed: LoopObservations) -> int:

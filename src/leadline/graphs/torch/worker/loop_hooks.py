@@ -161,7 +161,10 @@ def _record_autocast(watch: LoopObservations, _: Any, autocast: Any) -> None:
 
 
 def _watch_forward(watch: LoopObservations) -> None:
-    """Read the batch from the inputs of outermost modules until the first step, for scripts without a loader."""
+    """Read the batch from the inputs of outermost modules until the first step, for scripts without a loader.
+
+    The last call is the training's: others may choose actions before.
+    """
 
     def before(module: Any, args: Any) -> None:
         if watch.step_count or watch.backward_count > 1:
@@ -186,7 +189,7 @@ def _watch_forward(watch: LoopObservations) -> None:
 def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
     tensor = next((element for element in batch_tensors(args) if element.dim()), None)
     parameters = sum(element.numel() for element in module.parameters())
-    if tensor is None or (watch.forward is not None and watch.forward["parameters"] >= parameters):
+    if tensor is None or (watch.forward is not None and watch.forward["parameters"] > parameters):
         return
     layers = (torch.nn.RNNBase, torch.nn.MultiheadAttention)
     batch_first = [element.batch_first for element in module.modules() if isinstance(element, layers)]

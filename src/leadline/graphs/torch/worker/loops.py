@@ -10,6 +10,7 @@ from leadline.graphs.torch.worker.expressions import (
     MOST_COUNT,
     READABLE,
     WRAPPERS,
+    UnreadableExpression,
     called_name,
     evaluate,
     parse_file,
@@ -45,6 +46,8 @@ class EnclosingLoop(NamedTuple):
     varies_with: str = ""
     names: FrozenSet[str] = frozenset()
     """Names and attributes that a ``for`` loop reads."""
+    position: Optional[int] = None
+    """Passes of a ``for`` loop before the current one, if its variable counts them."""
 
 
 def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
@@ -132,7 +135,24 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         return EnclosingLoop(node.lineno, counter, times, f"while {text}", None, False, counts_inner, may_end)
     iterable, count = _iterations(node, frame)
     name, names = target_name(node.target), _names_read(node.body)
-    return EnclosingLoop(node.lineno, name, count, text, iterable, may_end=may_end, names=names)
+    place = _position(node, iterable, frame)
+    return EnclosingLoop(node.lineno, name, count, text, iterable, may_end=may_end, names=names, position=place)
+
+
+def _position(node: ast.For, iterable: Any, frame: Any) -> Optional[int]:
+    call: Any = node.iter
+    counts = called_name(call) == "enumerate" and isinstance(node.target, ast.Tuple)
+    target = node.target.elts[0] if counts and isinstance(node.target, ast.Tuple) else node.target
+    if not isinstance(target, ast.Name) or not (counts or isinstance(iterable, range)):
+        return None
+    try:
+        value = evaluate(target, frame)
+        if counts:
+            start = evaluate(call.args[1], frame) if len(call.args) > 1 else 0
+            return int(value - start)
+        return int((value - iterable.start) // iterable.step)
+    except (UnreadableExpression, TypeError):
+        return None
 
 
 def _bound_of(loop: Any) -> Any:
