@@ -394,3 +394,16 @@ def test_a_loop_that_trains_in_every_tenth_pass_has_that_many_steps(tmp_path: Pa
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (109, 1)  # 110, 120, …, 1190
     assert job.loop.batch == 64
     assert any("every 10 passes from pass 111" in note for note in job.notes)
+
+
+def test_a_progress_bar_that_asks_for_the_size_of_the_terminal_has_one(tmp_path: Path) -> None:
+    code = """
+    import os, torch
+    _, columns = os.popen("stty size", "r").read().split()
+    model = torch.nn.Linear(4, int(columns)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(5):
+        model(torch.rand(2, 4).cuda()).sum().backward()
+        optimizer.step()
+    """
+    assert _trace(tmp_path, code).step.parameters == 80 * 5

@@ -7,6 +7,7 @@ load the compiler: a second of every trace. A placeholder answers these two, and
 import contextlib
 import importlib
 import importlib.util
+import io
 import math
 import os
 import shlex
@@ -123,7 +124,13 @@ def _skip_shell_commands(session: TraceSession) -> None:
             session.note(f"the shell command {words[0] if words else ''!r} of the script is not run during the trace")
         return 0
 
-    os.system = system
+    original_popen = os.popen
+
+    def popen(command: Any, *args: Any, **kwargs: Any) -> Any:
+        # Progress bars ask for the size of a terminal, which a trace has not.
+        return io.StringIO("24 80\n") if command == "stty size" else original_popen(command, *args, **kwargs)
+
+    os.system, os.popen = system, popen
 
 
 def _recompute_whole_blocks() -> None:
