@@ -16,6 +16,7 @@ SPEC.loader.exec_module(produce)
 ALIKE = 0.6
 """Share of a block's lines that must match word for word, ignoring numbers."""
 WITHOUT_COMMANDS = {
+    "name-a-model": "needs timm or torchvision, which the development tools do not include",
     "predict-queue-waits": "needs the accounting of a cluster with hundreds of jobs",
     "shell-completion": "changes the shell's start-up files",
     "architecture": "shows no commands",
