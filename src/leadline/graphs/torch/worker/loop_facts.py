@@ -196,9 +196,8 @@ def _epoch_length(
     per_epoch = None
     if batches is not None and not _trains_on_one_batch(observed):
         per_epoch = max(1, math.ceil(batches / accumulation) if framework else batches // accumulation)
-        if accumulation == 1 and (between := _batches_between(observed)) > 1:
-            per_epoch = math.ceil(batches / between)
-            notes.append(f"one of the optimizers steps every {between} batches, which are one step")
+        if accumulation == 1:
+            per_epoch = _steps_of_rarest(observed, batches, notes)
     if framework:
         epochs, limit = observed.framework.get("epochs"), observed.framework.get("max_steps")
         notes.append(f"epochs and accumulation are the settings of the {framework}")
@@ -211,7 +210,10 @@ def _epoch_length(
     if inner is not None and (inner.joined or _ends_before(inner, loader, batches)):
         per_epoch = None
     if per_epoch is None and inner is not None and inner.times is not None:
-        per_epoch, passes = _steps_in_loop(observed, inner, inner.times, accumulation)
+        if loader is not None and accumulation == 1 and _ends_before(inner, loader, batches):
+            per_epoch, passes = _steps_of_rarest(observed, inner.times, notes), ""
+        else:
+            per_epoch, passes = _steps_in_loop(observed, inner, inner.times, accumulation)
         notes.append(f"{per_epoch} steps are read from the loop over `{inner.text}` in line {inner.line}{passes}")
     if inner is not None and inner.times is None and (loader is None or inner.joined):
         notes.append(
@@ -274,11 +276,15 @@ def _steps_in_loop(observed: LoopObservations, loop: EnclosingLoop, times: int, 
     return max(1, times // (accumulation if is_shared else 1)), ""
 
 
-def _batches_between(observed: LoopObservations) -> int:
-    """Return the batches from one step to the next of the optimizer that steps most rarely, if there are several."""
-    drawn = [batches for batches in observed.batches_at.values() if len(batches) > 1]
-    rarest = min(drawn, key=len, default=[0, 1])
-    return round((rarest[-1] - rarest[0]) / (len(rarest) - 1)) if len(drawn) > 1 else 1
+def _steps_of_rarest(observed: LoopObservations, batches: int, notes: List[str]) -> int:
+    """Return the steps in some batches of the optimizer that steps most rarely, if there are several."""
+    drawn = [places for places in observed.batches_at.values() if len(places) > 1]
+    rarest = min(drawn, key=len, default=[1, 2])
+    between = round((rarest[-1] - rarest[0]) / (len(rarest) - 1))
+    if len(drawn) < 2 or between < 2:
+        return max(1, batches)
+    notes.append(f"one of the optimizers steps every {between} batches, which are one step")
+    return max(0, batches - rarest[0]) // between + 1
 
 
 def _ends_before(loop: EnclosingLoop, loader: Any, batches: Optional[int]) -> bool:

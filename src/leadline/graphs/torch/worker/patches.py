@@ -130,7 +130,8 @@ def _skip_shell_commands(session: TraceSession) -> None:
         # Progress bars ask for the size of a terminal, which a trace has not.
         return io.StringIO("24 80\n") if command == "stty size" else original_popen(command, *args, **kwargs)
 
-    os.system, os.popen = system, popen
+    shell: Any = os
+    shell.system, shell.popen = system, popen
 
 
 def _recompute_whole_blocks() -> None:
