@@ -49,7 +49,7 @@ Share = Annotated[float, Meta(gt=0, lt=1)]
 
 WORKLOAD_HELP = (
     "What to run: a file such as config.json, model.onnx or job.toml, a model in the Hugging Face cache such as "
-    "mistralai/Mistral-7B-v0.1, a model of timm or torchvision such as timm:resnet50, or a trained model."
+    "mistralai/Mistral-7B-v0.1, timm:resnet50, or a trained model."
 )
 PLACES_HELP = "Places, the preferred one first: local, SYSTEM:PARTITION, slurm or slurm:PARTITION. Default: local."
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from leadline.core.errors import Untraceable
+from leadline.core.errors import LeadlineError, Untraceable
 from leadline.graphs.torch.command import parse_command, read_command
 from leadline.graphs.torch.shell_script import read_script
 
@@ -56,3 +56,17 @@ def test_the_one_python_command_of_a_script_is_read(tmp_path: Path, monkeypatch:
 def test_what_only_a_shell_can_decide_is_refused_with_its_line(text: str, reason: str) -> None:
     with pytest.raises(Untraceable, match=reason):
         read_script(text, "run.sh")
+
+
+def test_a_damaged_script_is_read_or_refused() -> None:
+    damaged = [SCRIPT[:end] for end in range(0, len(SCRIPT), 3)]
+    damaged += [
+        SCRIPT[:place] + mark + SCRIPT[place + 1 :] for place in range(0, len(SCRIPT), 7) for mark in "'\"$({`\\\0"
+    ]
+    refused = 0
+    for text in damaged:
+        try:
+            read_script(text, "run.sh")
+        except LeadlineError:
+            refused += 1
+    assert 0 < refused < len(damaged)

@@ -49,7 +49,7 @@ def test_time_limit_suggests_the_deadline_in_commands_without_time():
     ("words", "says"),
     [
         (["submit", "--system", "Pitzer", "--", "true"], "no such option: --system; did you mean --on? (put"),
-        (["estimate", "x.json", "--time-limit", "2h"], "no such option: --time-limit; run leadline estimate --help"),
+        (["estimate", "x.json", "--wall-clock", "2h"], "no such option: --wall-clock; run leadline estimate --help"),
         (["recommend", "x.json", "--walltime", "2h"], "no such option: --walltime; did you mean --deadline?"),
         (["estimate", "x.json", "-bs", "3"], "no such option: -bs; did you mean --batch?"),
         (["calibrate", "--gpu"], "no such option: --gpu; did you mean --device?\n"),

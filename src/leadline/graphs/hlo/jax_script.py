@@ -43,7 +43,9 @@ def trace_jax_script(
         "timeout_s": timeout_s,
         "wall_s": BUSY_FACTOR * timeout_s + START_S,
     }
-    answer = run_worker(request, python=command.python, runner=runner, env={**QUIET, **JAX_SETTINGS}, cwd=cwd)
+    answer = run_worker(
+        request, python=(*command.prefix, command.python), runner=runner, env={**QUIET, **JAX_SETTINGS}, cwd=cwd
+    )
     answer.raise_failure()
     step = workload if answer.trains else replace(workload, phase=Phase.INFERENCE)
     job = traced_job(answer.text, step, device_type=device_type)

@@ -15,7 +15,7 @@ from pathlib import Path
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.frozen import Frozen
 from leadline.core.units import parse_whole
-from leadline.files.read import is_file
+from leadline.files.read import is_file, read_input_text
 from leadline.graphs.torch.shell_script import read_script
 
 LAUNCHER_MODULES = {
@@ -166,8 +166,7 @@ def _read_shell(shell: str, arguments: list[str]) -> PythonCommand:
             raise InvalidInput(f"the command names no script: write it as {shell} train.sh")
         if not is_file(arguments[0]):
             raise InvalidInput(f"{arguments[0]!r} cannot be traced: there is no such file; check the path")
-        text = Path(arguments[0]).read_text(encoding="utf-8", errors="replace")
-        call = read_script(text, arguments[0], arguments)
+        call = read_script(read_input_text(Path(arguments[0])), arguments[0], arguments)
     command = read_command(call.words)
     folder = str(Path(call.folder, command.folder)) if call.folder else command.folder
     return replace(command, variables=(*call.variables, *command.variables), folder=folder)
@@ -336,8 +335,8 @@ def _accelerate_settings(options: Sequence[str]) -> dict[str, int]:
     path = Path(named or f"{home}/accelerate/default_config.yaml").expanduser()
     if not is_file(str(path)):
         return {}
-    text = path.read_text(encoding="utf-8")
-    lines = re.findall(r"^\s*\"?(num_processes|num_machines)\"?\s*:\s*(\d+)", text, re.MULTILINE)
+    text = read_input_text(path)
+    lines = re.findall(r"^\s*\"?(num_processes|num_machines)\"?\s*:\s*(\d{1,9})\b", text, re.MULTILINE)
     return {name: int(number) for name, number in lines}
 
 

@@ -106,7 +106,7 @@ def trace_function(workload: Workload, *, runner: ProcessRunner, device_type: st
     }
     answer = run_worker(request, python=(python,), runner=runner, env={})
     try:
-        job = _read_job(replace(answer, compiled=workload.parallelism.fusion is Fusion.COMPILER))
+        job = _read_job(replace(answer, compiled=answer.compiled or workload.parallelism.fusion is Fusion.COMPILER))
         return replace(job, notes=(*job.notes, answer.harm) if answer.harm else job.notes)
     except Untraceable as error:
         if error.location is not None or not workload.inputs or not error.reason.partition(": ")[0].endswith("Error"):

@@ -53,7 +53,7 @@ from leadline.graphs.torch.worker.session import TraceSession
 patches.postpone_compiler()
 from leadline.graphs.torch.worker import fake_tensors
 if "{policy}" == "cuda":
-    fake_tensors.claim_spare_device()
+    fake_tensors.claim_device(spare=True)
 patches.define_torchvision_ops()
 main.install_hooks(TraceSession(policy="{policy}"))
 import torch._dynamo.eval_frame

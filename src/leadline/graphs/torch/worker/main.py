@@ -70,7 +70,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     from leadline.graphs.torch.worker import fake_tensors
 
     if session.policy == "cuda":
-        fake_tensors.claim_device(spare="spare device" not in request["without"])
+        fake_tensors.claim_device(spare="spare device" not in request.get("without", ()))
     patches.define_torchvision_ops()
     scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not session.caches_refused)
     recorder, steps = install_hooks(session)
