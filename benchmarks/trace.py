@@ -72,17 +72,15 @@ def wrong_facts(script: Script, job: TracedJob) -> list[str]:
 def _script(script: Script, *, repeats: int) -> dict[str, object]:
     """Trace one script and return its details; a failure is a detail, not an error of the benchmark."""
     argv = script.command()
-    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv))
+    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv), trace_limit_s=TRACE_TIMEOUT_S)
     detail: dict[str, object] = {"name": script.name, "shows": script.shows}
     try:
-        job, trace_s = _timed(
-            lambda: trace_command(workload, runner=run_process, timeout_s=TRACE_TIMEOUT_S), repeats=repeats
-        )
+        job, trace_s = _timed(lambda: trace_command(workload, runner=run_process), repeats=repeats)
         detail |= {"traced": True, "trace_s": trace_s, "ops": len(job.step.ops), "wrong": wrong_facts(script, job)}
-        _, bare_s = _timed(lambda: trace_command(workload, runner=run_bare, timeout_s=TRACE_TIMEOUT_S), repeats=repeats)
+        _, bare_s = _timed(lambda: trace_command(workload, runner=run_bare), repeats=repeats)
         detail["bare_s"] = bare_s
         if script.same_on_cpu:
-            on_cpu = trace_command(workload, runner=run_process, device_type="cpu", timeout_s=TRACE_TIMEOUT_S)
+            on_cpu = trace_command(workload, runner=run_process, device_type="cpu")
             real_bytes, processor = _real_peak(script)
             detail |= {"peak_bytes": live_peak_bytes(on_cpu.step, processor), "real_peak_bytes": real_bytes}
     except LeadlineError as error:

@@ -53,8 +53,8 @@ def trace_script(script: PublicScript, data: Path, *, with_bare: bool = False) -
     """Trace one script and compare the answer with its facts."""
     detail: dict[str, object] = {"name": script.name, "category": script.category, "repository": script.repository.name}
     argv = script.command(data)
-    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv))
-    trace = partial(trace_command, workload, timeout_s=TIMEOUT_S)
+    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv), trace_limit_s=TIMEOUT_S)
+    trace = partial(trace_command, workload)
     variables = script.environment(script.cwd(data).absolute())
     with contextlib.chdir(script.cwd(data)), _environment(variables):
         before = _cpu_s()

@@ -175,8 +175,8 @@ def _trace(path: Path, kind: ModelKind, runner: ProcessRunner) -> TracedJob:
     """Trace a file in one of the ways in which Leadline runs the user's code."""
     if kind is ModelKind.COMMAND:
         words = (sys.executable, str(path))
-        workload = Workload(ModelSource(kind, shlex.join(words), words))
-        return trace_command(workload, runner=runner, timeout_s=TIMEOUT_S)
+        workload = Workload(ModelSource(kind, shlex.join(words), words), trace_limit_s=TIMEOUT_S)
+        return trace_command(workload, runner=runner)
     if kind is ModelKind.FUNCTION:
         workload = Workload(ModelSource(kind, f"{path}:build"), inputs=(InputShape((4, 2)),))
         return trace_function(workload, runner=runner)

@@ -161,6 +161,4 @@ def _trace_command(workload: "Workload", *, device_type: str = "cuda") -> "Trace
 
     workdir = workload.model.workdir
     cwd = Path(workdir) if workdir else None
-    return trace_script(
-        workload, runner=run_process, device_type=device_type, timeout_s=workload.trace_limit_s, cwd=cwd
-    )
+    return trace_script(workload, runner=run_process, device_type=device_type, cwd=cwd)

@@ -5,7 +5,7 @@ from pathlib import Path
 from leadline.core.errors import Untraceable
 from leadline.core.graph import TracedJob
 from leadline.core.processes import ProcessRunner
-from leadline.core.workload import TRACE_LIMIT_S, Workload
+from leadline.core.workload import Workload
 from leadline.graphs.frameworks import BACKEND, script_framework
 from leadline.graphs.hlo.jax_script import trace_jax_script
 from leadline.graphs.torch.command import parse_command
@@ -17,7 +17,6 @@ def trace_script(
     *,
     runner: ProcessRunner,
     device_type: str = "cuda",
-    timeout_s: float = TRACE_LIMIT_S,
     cwd: Path | None = None,
 ) -> TracedJob:
     """Run the user's unmodified command for a few steps on a simulated device and return the step it would run.
@@ -34,5 +33,5 @@ def trace_script(
             f"set {BACKEND}=torch or {BACKEND}=jax and leave tensorflow out, or save the step as HLO and name that file"
         )
     if framework == "jax":
-        return trace_jax_script(workload, command, runner=runner, device_type=device_type, timeout_s=timeout_s, cwd=cwd)
-    return trace_command(workload, runner=runner, device_type=device_type, timeout_s=timeout_s, cwd=cwd)
+        return trace_jax_script(workload, command, runner=runner, device_type=device_type, cwd=cwd)
+    return trace_command(workload, runner=runner, device_type=device_type, cwd=cwd, command=command)

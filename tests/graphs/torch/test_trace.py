@@ -56,7 +56,7 @@ def trace(
     script.write_text(textwrap.dedent(code))
     words = (*python.split(), str(script), *shlex.split(arguments))
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-    return trace_command(workload, runner=runner, cwd=folder, timeout_s=60)
+    return trace_command(workload, runner=runner, cwd=folder)
 
 
 def test_an_unmodified_loop_gives_its_step_and_its_evaluation(tmp_path: Path) -> None:
@@ -239,9 +239,9 @@ def test_recurrent_layers_are_traced_by_a_torch_that_has_cudnn(tmp_path: Path) -
 def test_a_script_that_sleeps_ends_at_its_limit(tmp_path: Path) -> None:
     words = (sys.executable, str(tmp_path / "train.py"))
     (tmp_path / "train.py").write_text("import time\ntime.sleep(1000)\n")
-    workload = Workload(ModelSource(ModelKind.COMMAND, "train", words))
+    workload = Workload(ModelSource(ModelKind.COMMAND, "train", words), trace_limit_s=1)
     began = time.monotonic()
     with pytest.raises(Untraceable, match="did not reach its second training step in 1 s") as caught:
-        trace_command(workload, runner=run_process, cwd=tmp_path, timeout_s=1)
+        trace_command(workload, runner=run_process, cwd=tmp_path)
     assert f"{tmp_path}/train.py:2" == caught.value.location
     assert time.monotonic() - began < 60  # the wall-clock limit, 64 s, was not needed

@@ -18,9 +18,7 @@ def trace(folder: Path, code: str, *arguments: str) -> TracedJob:
     script = folder / "train.py"
     script.write_text(code)
     words = (sys.executable, str(script), *arguments)
-    return trace_command(
-        Workload(ModelSource(ModelKind.COMMAND, "train", words)), runner=run_forked, cwd=folder, timeout_s=60
-    )
+    return trace_command(Workload(ModelSource(ModelKind.COMMAND, "train", words)), runner=run_forked, cwd=folder)
 
 
 @pytest.mark.parametrize(

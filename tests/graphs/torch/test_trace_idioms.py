@@ -235,7 +235,7 @@ def _trace(folder: Path, code: str, *, ranks: int = 0) -> TracedJob:
 
 def _run(words: tuple[str, ...], folder: Path) -> TracedJob:
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-    return trace_command(workload, runner=run_forked, cwd=folder, timeout_s=60)
+    return trace_command(workload, runner=run_forked, cwd=folder)
 
 
 ENDLESS = """

@@ -211,4 +211,4 @@ def _content(folder: Path) -> dict[str, str]:
 def _trace(folder: Path) -> TracedJob:
     words = (sys.executable, str(folder / "train.py"))
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-    return trace_command(workload, runner=run_forked, cwd=folder, timeout_s=60)
+    return trace_command(workload, runner=run_forked, cwd=folder)

@@ -205,4 +205,4 @@ def trace(folder: Path, code: str) -> TracedJob:
     script.write_text(textwrap.dedent(code))
     words = (sys.executable, str(script))
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-    return trace_command(workload, runner=run_forked, cwd=folder, timeout_s=60)
+    return trace_command(workload, runner=run_forked, cwd=folder)

@@ -197,4 +197,4 @@ def _trace(folder: Path, code: str, *, ranks: int = 0) -> TracedJob:
     launcher = ("-m", "torch.distributed.run", f"--nproc_per_node={ranks}") if ranks else ()
     words = (sys.executable, *launcher, str(script))
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-    return trace_command(workload, runner=run_forked, cwd=folder, timeout_s=60)
+    return trace_command(workload, runner=run_forked, cwd=folder)

@@ -191,4 +191,4 @@ def _trace(folder: Path, code: str, *, launcher: str = "", arguments: str = "", 
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words), gpus=gpus)
     # The script's own processes start as in a fresh interpreter.
     runner = run_process if "mp.Process" in code else run_forked
-    return trace_command(workload, runner=runner, cwd=folder, timeout_s=60)
+    return trace_command(workload, runner=runner, cwd=folder)

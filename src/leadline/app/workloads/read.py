@@ -217,7 +217,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     shapes = [options.input] if isinstance(options.input, str) else options.input or ()
     inputs = tuple(parse_input(text) for text in shapes)
     # The shape of a library's model is known without --input.
-    batch = options.batch or (inputs[0].shape[0] if inputs else 1 if is_library_model(source.reference) else None)
+    batch = options.batch or (inputs[0].shape[0] if inputs else 1 if source.library else None)
     phase = parse_choice(Phase, options.phase, "phase") or Phase.TRAINING
     if phase is Phase.TRAINING and options.generate is not None:
         raise InvalidInput("--generate is for inference: add --phase inference")
@@ -380,7 +380,7 @@ def _name_of(source: ModelSource) -> str:
     if source.kind is ModelKind.COMMAND:
         script = next((word for word in source.argv if word.endswith(".py")), source.argv[0])
         return Path(script).stem
-    if is_library_model(source.reference):
+    if source.library:
         return source.reference.partition(":")[2]
     path = Path(source.reference.rpartition(":")[0] or source.reference)
     if path.parent.parent.name == "snapshots":  # a revision in the cache of the Hugging Face hub

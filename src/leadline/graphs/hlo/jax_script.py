@@ -24,7 +24,6 @@ def trace_jax_script(
     *,
     runner: ProcessRunner,
     device_type: str = "cuda",
-    timeout_s: float,
     cwd: Path | None = None,
 ) -> TracedJob:
     """Run the user's unmodified script until its jitted step was called a few times, and return the lowered step.
@@ -40,8 +39,8 @@ def trace_jax_script(
         "target": command.target,
         "module": command.is_module,
         "argv": list(command.argv),
-        "timeout_s": timeout_s,
-        "wall_s": BUSY_FACTOR * timeout_s + START_S,
+        "timeout_s": workload.trace_limit_s,
+        "wall_s": BUSY_FACTOR * workload.trace_limit_s + START_S,
     }
     answer = run_worker(
         request, python=(*command.prefix, command.python), runner=runner, env={**QUIET, **JAX_SETTINGS}, cwd=cwd

@@ -27,25 +27,25 @@ def trace_command(
     *,
     runner: ProcessRunner,
     device_type: str = "cuda",
-    timeout_s: float = TRACE_LIMIT_S,
     cwd: Path | None = None,
+    command: PythonCommand | None = None,
 ) -> TracedJob:
     """Run the user's unmodified command for three steps on a simulated device and return the step it would run.
 
     A script that puts nothing on the GPU runs again for the CPU: which ops it calls depends on the device from its
     first tensor on, and only a run tells that it uses no GPU. Both runs are confined alike.
 
-    ``timeout_s`` limits the script itself, which runs in ``cwd``. Waiting for a processor does not count, up to
-    ``BUSY_FACTOR`` times the limit.
+    The workload's limit is that of the script itself, which runs in ``cwd``. Waiting for a processor does not count, up
+    to ``BUSY_FACTOR`` times the limit. ``command`` is the workload's, if it was read before.
 
     Raises:
         InvalidInput: The command names no interpreter or script that exists.
         Untraceable: The script failed or ran no training step. Carries the user's line.
     """
-    command = parse_command(workload.model.argv).with_gpus(workload.gpus)
+    command = (command or parse_command(workload.model.argv)).with_gpus(workload.gpus)
     cwd = Path(cwd or Path.cwd(), command.folder) if command.folder else cwd
     request = {
-        **_base_request(device_type, timeout_s),
+        **_base_request(device_type, workload.trace_limit_s),
         "target": command.target,
         "module": command.is_module,
         "argv": list(command.argv),

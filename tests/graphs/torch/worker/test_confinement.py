@@ -96,7 +96,7 @@ def codes(*harms):
 def trace(script, *arguments, without=()):
     words = (sys.executable, str(script), *arguments)
     workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
-    return trace_command(workload, runner=partial(run_without, without, run_forked, {}, script.parent), timeout_s=60)
+    return trace_command(workload, runner=partial(run_without, without, run_forked, {}, script.parent))
 
 
 @cache

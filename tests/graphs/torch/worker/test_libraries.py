@@ -79,7 +79,7 @@ def test_a_framework_on_the_path_is_a_library_by_its_name(tmp_path):
 def traced_loop(folder: Path):
     words = (sys.executable, str(folder / "train.py"))
     workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
-    return trace_command(workload, runner=run_forked, cwd=folder, timeout_s=60).loop
+    return trace_command(workload, runner=run_forked, cwd=folder).loop
 
 
 def test_steps_are_not_halved_when_torch_lies_outside_the_site_folders(tmp_path, monkeypatch):

@@ -16,9 +16,11 @@ from tests.support.forked_python import run_forked
 def failure(folder, code, *, arguments=(), limit_s=60):
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code))
-    workload = Workload(ModelSource(ModelKind.COMMAND, "train", (sys.executable, str(script), *arguments)))
+    workload = Workload(
+        ModelSource(ModelKind.COMMAND, "train", (sys.executable, str(script), *arguments)), trace_limit_s=limit_s
+    )
     with pytest.raises(Untraceable) as caught:
-        trace_command(workload, runner=run_forked, cwd=folder, timeout_s=limit_s)
+        trace_command(workload, runner=run_forked, cwd=folder)
     return caught.value
 
 

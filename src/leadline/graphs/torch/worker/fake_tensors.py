@@ -84,7 +84,7 @@ def _on_gpu(original: Callable[..., Any]) -> Callable[..., Any]:
 def _group_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
     def group(*args: Any) -> Any:
         groups = original(*args)
-        return {(CUDA if device == STAND_IN else device, dtype): group for (device, dtype), group in groups.items()}
+        return {(CUDA if device == STAND_IN else device, dtype): members for (device, dtype), members in groups.items()}
 
     return group
 
@@ -112,6 +112,11 @@ def map_device(device: Any) -> Any:
 def backend() -> str:
     """Return the type of the device that represents the GPU; no tensor has it where only the CPU is traced."""
     return SPARE_BACKEND if _gpu is None else str(_gpu.type)
+
+
+def dispatch_key() -> str:
+    """Return the dispatch key of the GPU's kernels."""
+    return "CUDA" if backend() == CUDA_BACKEND else "PrivateUse1"
 
 
 def inner_device(tensor: Any) -> torch.device:

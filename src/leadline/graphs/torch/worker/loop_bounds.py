@@ -104,7 +104,7 @@ def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, floa
         return None
     try:
         if isinstance(loop, ast.For) and name in map(target_name, ast.walk(loop.target)):
-            return _read_target(loop.iter, loop.target, name, frame)
+            return read_target(loop.iter, loop.target, name, frame)
         for node in ast.walk(loop):
             if isinstance(node, ast.AugAssign) and target_name(node.target) == name:
                 increment = evaluate(node.value, frame) if isinstance(node.op, ast.Add) else None
@@ -118,7 +118,7 @@ def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, floa
     return None
 
 
-def _read_target(iterable: Any, target: Any, name: str, frame: Any) -> Optional[Tuple[bool, float, float]]:
+def read_target(iterable: Any, target: Any, name: str, frame: Any) -> Optional[Tuple[bool, float, float]]:
     """Return the start and increment of a loop's variable that counts, as ``_read_counter`` does."""
     kind = called_name(iterable)
     if kind == "enumerate" and isinstance(target, ast.Tuple) and target_name(target.elts[0]) == name:
@@ -130,7 +130,7 @@ def _read_target(iterable: Any, target: Any, name: str, frame: Any) -> Optional[
         place = 1 if kind == "count" else 2
         return False, arguments[0] if has_start else 0, arguments[place] if len(arguments) > place else 1
     if kind in WRAPPERS and iterable.args:
-        return _read_target(iterable.args[0], target, name, frame)
+        return read_target(iterable.args[0], target, name, frame)
     return None
 
 

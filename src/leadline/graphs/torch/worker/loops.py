@@ -19,7 +19,7 @@ from leadline.graphs.torch.worker.expressions import (
     target_name,
 )
 from leadline.graphs.torch.worker.libraries import is_user_file
-from leadline.graphs.torch.worker.loop_bounds import break_bound, early_end, while_bound
+from leadline.graphs.torch.worker.loop_bounds import break_bound, early_end, read_target, while_bound
 
 waiting_frames: List[Any] = []
 """Frames of the user that wait for a process, which runs in place. Their innermost loop is over the processes."""
@@ -135,23 +135,16 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         return EnclosingLoop(node.lineno, counter, times, f"while {text}", None, False, counts_inner, may_end)
     iterable, count = _iterations(node, frame)
     name, names = target_name(node.target), _names_read(node.body)
-    place = _position(node, iterable, frame)
+    place = _position(node, frame)
     return EnclosingLoop(node.lineno, name, count, text, iterable, may_end=may_end, names=names, position=place)
 
 
-def _position(node: ast.For, iterable: Any, frame: Any) -> Optional[int]:
-    call: Any = node.iter
-    counts = called_name(call) == "enumerate" and isinstance(node.target, ast.Tuple)
-    target = node.target.elts[0] if counts and isinstance(node.target, ast.Tuple) else node.target
-    if not isinstance(target, ast.Name) or not (counts or isinstance(iterable, range)):
-        return None
+def _position(node: ast.For, frame: Any) -> Optional[int]:
+    name = target_name(node.target)
     try:
-        value = evaluate(target, frame)
-        if counts:
-            start = evaluate(call.args[1], frame) if len(call.args) > 1 else 0
-            return int(value - start)
-        return int((value - iterable.start) // iterable.step)
-    except (UnreadableExpression, TypeError):
+        counted = read_target(node.iter, node.target, name, frame)
+        return None if counted is None else int((evaluate(ast.Name(name), frame) - counted[1]) // counted[2])
+    except (UnreadableExpression, TypeError, ZeroDivisionError):
         return None
 
 

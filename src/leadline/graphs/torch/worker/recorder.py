@@ -148,7 +148,7 @@ class Recorder(TorchDispatchMode):
             if self.session.real:
                 self._record(func, traits, args, kwargs, out)
             return out
-        if (product := sparse.without_data_in(func, args)) is not None:
+        if (product := sparse.without_data_in(traits.name, args)) is not None:
             return self._dispatch(product[0], types, product[1], {})
         # Random numbers have no values here, and a script's generator is on the host (see fake_cuda).
         if kwargs.get("generator") is not None:

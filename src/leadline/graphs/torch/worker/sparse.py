@@ -7,6 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.kernels import SparseProduct, is_fake, kernels
+from leadline.graphs.torch.worker.session import ScriptFailure
 
 
 class SparseMatrix(torch.Tensor):
@@ -50,7 +51,7 @@ class SparseMatrix(torch.Tensor):
             device = {"device": moved["device"]} if moved.get("device") is not None else {}
             parts = [part.to(**device) if device else part for part in source.parts]
             return _like(source, func(source.entries, *args[1:], **moved), parts)
-        raise NotImplementedError(f"{func} of a sparse tensor cannot be traced")
+        raise ScriptFailure(f"{func} of a sparse tensor cannot be traced")
 
     @property
     def layout(self) -> Any:
@@ -132,7 +133,7 @@ def _product(left: Any, right: Any, *_: Any, **__: Any) -> Any:
     if not isinstance(left, SparseMatrix):
         return _product(_transposed(right), left.t()).t()
     if isinstance(right, SparseMatrix):
-        raise NotImplementedError("a product of two sparse tensors cannot be traced: its size depends on the data")
+        raise ScriptFailure("a product of two sparse tensors cannot be traced: its size depends on the data")
     dense = right if right.dim() > 1 else right.unsqueeze(1)
     out = SparseProduct.apply(left.entries, dense, left.parts, left.shape[0])
     return out if right.dim() > 1 else out.squeeze(1)
@@ -157,7 +158,7 @@ def _scaled(operation: Callable[..., Any]) -> Callable[..., Any]:
     def scale(left: Any, right: Any, *_: Any, **__: Any) -> Any:
         matrix, other = (left, right) if isinstance(left, SparseMatrix) else (right, left)
         if isinstance(other, torch.Tensor) and other.dim():
-            raise NotImplementedError("a sparse tensor times a dense one cannot be traced: scale its values()")
+            raise ScriptFailure("a sparse tensor times a dense one cannot be traced: scale its values()")
         return _like(matrix, operation(matrix.entries, other))
 
     return scale
@@ -179,10 +180,10 @@ def without_data(tensor: torch.Tensor, device: torch.device) -> Any:
     """Return a sparse tensor with data as one without, on ``device``.
 
     Raises:
-        NotImplementedError: It is no matrix in the coordinate or the compressed format.
+        ScriptFailure: It is no matrix in the coordinate or the compressed format.
     """
     if tensor.layout not in (torch.sparse_coo, torch.sparse_csr) or tensor.dim() != 2:
-        raise NotImplementedError(f"a sparse tensor of {tensor.dim()} dimensions in the layout {tensor.layout} "
+        raise ScriptFailure(f"a sparse tensor of {tensor.dim()} dimensions in the layout {tensor.layout} "
                                   "cannot be traced: use a matrix in the COO or CSR format")  # fmt: skip
     is_coo = tensor.layout is torch.sparse_coo
     parts = [tensor._indices()] if is_coo else [tensor.crow_indices(), tensor.col_indices()]
@@ -191,13 +192,13 @@ def without_data(tensor: torch.Tensor, device: torch.device) -> Any:
     return SparseMatrix(parts, fake_tensors.empty_like(values, device), tensor.shape, tensor.layout)
 
 
-PRODUCTS = {"aten::mm": 0, "aten::_sparse_addmm": 1, "aten::addmm": 1, "aten::mv": 0}
+PRODUCTS = {"mm": 0, "_sparse_addmm": 1, "addmm": 1, "mv": 0}
 """Products that take a sparse matrix with data, and its position among their arguments."""
 
 
-def without_data_in(func: Any, args: Tuple[Any, ...]) -> Any:
+def without_data_in(name: str, args: Tuple[Any, ...]) -> Any:
     """Return the op and its arguments for a product of a sparse matrix with data, which the CPU keeps, or ``None``."""
-    place = PRODUCTS.get(func._schema.name)
+    place = PRODUCTS.get(name)
     if place is None or args[place].layout is torch.strided:
         return None
     matrix = without_data(args[place], torch.device("cpu"))
@@ -233,7 +234,7 @@ def _constructor(original: Callable[..., Any], count: int, layout: Any) -> Calla
             )
         size = settings.get("size", args[count] if len(args) > count else None)
         if size is None:
-            raise NotImplementedError("a sparse tensor needs its size in a trace: its indices have no values")
+            raise ScriptFailure("a sparse tensor needs its size in a trace: its indices have no values")
         *parts, values = (torch.as_tensor(part, device=device) for part in args[:count])
         return SparseMatrix(parts, values.to(settings.get("dtype") or values.dtype), size, layout)
 
