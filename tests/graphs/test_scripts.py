@@ -69,3 +69,18 @@ def test_tensorflow_is_refused_with_the_way_on(tmp_path):
     words = (sys.executable, str(script))
     with pytest.raises(Untraceable, match="KERAS_BACKEND=torch"):
         trace_script(Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words)), runner=run_forked)
+
+
+def test_a_shell_script_starts_its_script_in_its_folder_and_with_its_variables(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    code = "import os\nimport jax\nraise SystemExit(f\"seed {os.environ['SEED']} of {os.path.basename(os.getcwd())}\")"
+    (tmp_path / "src" / "train.py").write_text(code)
+    (tmp_path / "train.sh").write_text(f"export SEED=7\ncd src\n{sys.executable} train.py\n")
+    words = ("sh", "train.sh")
+    pytest.importorskip("jax")
+    with pytest.raises(Untraceable, match="the script exited: seed 7 of src"):
+        trace_script(Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words)), runner=run_forked)
+    (tmp_path / "src" / "train.py").write_text(KERAS.format(""))
+    command = PythonCommand("python", "train.py", folder="src", variables=(("KERAS_BACKEND", "jax"),))
+    assert script_framework(command, command.start_folder(tmp_path)) == "jax"

@@ -3,7 +3,7 @@
 import ast
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput
@@ -31,7 +31,7 @@ def script_framework(command: PythonCommand, cwd: Path | None = None) -> str:
     nodes = [node for tree in trees for node in ast.walk(tree)]
     packages = {name.partition(".")[0] for node in nodes for name in imported_modules(node)}
     if "keras" in packages:
-        backend = _keras_backend(nodes)
+        backend = _keras_backend(nodes, {**os.environ, **dict(command.variables)})
         if backend != "tensorflow" or not packages & {*JAX, "torch"}:
             return backend
     calls_backward = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in nodes)
@@ -75,22 +75,22 @@ def _module_file(folder: Path, name: str) -> Path | None:
     return next((file for file in candidates if is_file(file)), None)
 
 
-def _keras_backend(nodes: list[ast.AST]) -> str:
+def _keras_backend(nodes: list[ast.AST], environment: Mapping[str, str]) -> str:
     """Return the backend of Keras that a script sets, else of the environment or ``keras.json``, else the default."""
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
             key, value = node.targets[0].slice, node.value
         elif isinstance(node, ast.Call) and len(node.args) == 2:  # os.environ.setdefault
-            if BACKEND in os.environ:
+            if BACKEND in environment:
                 continue
             key, value = node.args[0], node.args[1]
         else:
             continue
         if isinstance(key, ast.Constant) and key.value == BACKEND and isinstance(value, ast.Constant):
             return str(value.value)
-    settings = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
+    settings = Path(environment.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
     try:
         configured = json.loads(settings.read_text(encoding="utf-8")).get("backend")
     except (OSError, ValueError, AttributeError):
         configured = None
-    return os.environ.get(BACKEND) or configured or "tensorflow"
+    return environment.get(BACKEND) or configured or "tensorflow"

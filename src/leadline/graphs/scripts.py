@@ -26,7 +26,7 @@ def trace_script(
         Untraceable: The script failed, ran no training step, or trains with TensorFlow.
     """
     command = parse_command(workload.model.argv)
-    framework = script_framework(command, cwd)
+    framework = script_framework(command, command.start_folder(cwd))
     if framework == "tensorflow":
         raise Untraceable(
             f"{command.target} trains with TensorFlow, which Leadline does not trace; a Keras 3 model runs on others: "

@@ -42,9 +42,8 @@ def trace_jax_script(
         "timeout_s": workload.trace_limit_s,
         "wall_s": BUSY_FACTOR * workload.trace_limit_s + START_S,
     }
-    answer = run_worker(
-        request, python=(*command.prefix, command.python), runner=runner, env={**QUIET, **JAX_SETTINGS}, cwd=cwd
-    )
+    env, cwd = {**QUIET, **dict(command.variables), **JAX_SETTINGS}, command.start_folder(cwd)
+    answer = run_worker(request, python=(*command.prefix, command.python), runner=runner, env=env, cwd=cwd)
     answer.raise_failure()
     step = workload if answer.trains else replace(workload, phase=Phase.INFERENCE)
     job = traced_job(answer.text, step, device_type=device_type)

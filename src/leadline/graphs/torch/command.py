@@ -74,6 +74,10 @@ class PythonCommand(Frozen):
     variables: tuple[tuple[str, str], ...] = ()
     folder: str = ""
 
+    def start_folder(self, cwd: Path | None) -> Path | None:
+        """Return the folder in which the command starts when typed in ``cwd``; ``None`` is the current one."""
+        return Path(cwd or Path.cwd(), self.folder) if self.folder else cwd
+
     def with_gpus(self, gpus: int) -> "PythonCommand":
         """Return the command on nodes that have ``gpus`` in all, for each of which a launcher may start a process."""
         return replace(self, local_processes=self.count_devices(gpus)) if self.per_gpu else self

@@ -43,7 +43,7 @@ def trace_command(
         Untraceable: The script failed or ran no training step. Carries the user's line.
     """
     command = (command or parse_command(workload.model.argv)).with_gpus(workload.gpus)
-    cwd = Path(cwd or Path.cwd(), command.folder) if command.folder else cwd
+    cwd = command.start_folder(cwd)
     request = {
         **_base_request(device_type, workload.trace_limit_s),
         "target": command.target,

@@ -16,7 +16,7 @@ from leadline.graphs.torch.worker.keras_fit import fit_settings
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
 from leadline.graphs.torch.worker.loops import enclosing_loops
-from leadline.graphs.torch.worker.main import end_with, failure_document, run_target
+from leadline.graphs.torch.worker.main import end_with, exit_reason, failure_document, run_target
 from leadline.graphs.torch.worker.session import (
     ScriptFailure,
     StopTrace,
@@ -64,7 +64,7 @@ def _trace(session: TraceSession, request: Dict[str, Any]) -> Dict[str, Any]:
             pass
         except SystemExit as end:
             if end.code not in (None, 0) and not steps.calls:
-                raise ScriptFailure(f"the script exited with code {end.code}", shows_output=True) from end
+                raise ScriptFailure(exit_reason(end.code), shows_output=True) from end
     return {**steps.answer(), "jax": jax.__version__}
 
 

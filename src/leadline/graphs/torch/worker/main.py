@@ -131,7 +131,7 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
         return
     except SystemExit as end:
         if end.code not in (None, 0) and not steps.evaluating:
-            raise ScriptFailure(_exit_reason(end.code), shows_output=True) from end
+            raise ScriptFailure(exit_reason(end.code), shows_output=True) from end
     except Exception as error:
         if not steps.evaluating or steps.steady is None:
             raise
@@ -240,7 +240,8 @@ def failure_document(error: BaseException, advice: str = "the trace stopped here
     return {"reason": f"{type(error).__name__}: {message}; {advice}", "location": location}
 
 
-def _exit_reason(code: Any) -> str:
+def exit_reason(code: Any) -> str:
+    """Return why a script exited: its code, or the message that it exited with."""
     if isinstance(code, int):
         return f"the script exited with code {code}; run it once by hand to see why"
     return f"the script exited: {' '.join(str(code).split())[:300]}"
