@@ -55,6 +55,12 @@ BENCHMARKS: dict[str, Benchmark] = {
         "public training scripts, unmodified: steps, weights and operations against real runs",
         (*_source("graphs/torch"), "benchmarks/public_scripts", "benchmarks/trace.py"),
     ),
+    "script-runs": Benchmark(
+        "benchmarks.public_scripts.real_runs",
+        "small public scripts, estimated for this machine, then run to their end",
+        (*_source("graphs/torch", "estimators/walltime.py", "estimators/step_time", "estimators/memory"),
+         "benchmarks/public_scripts"),
+    ),
     "probe": Benchmark(
         "benchmarks.probe",
         "whole runs forecast from their first steps, and the overhead of watching a script",

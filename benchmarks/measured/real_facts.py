@@ -53,12 +53,12 @@ def main(out, steps, *command):
     flops = flop_counter.FlopCounterMode(display=False, custom_mapping=formulas) if steps else None
     _use_cpu()
     _watch(flops, steps)
-    error = ""
+    error, summary = "", None
     with OnCpu(), flops or contextlib.nullcontext():
         try:
             (runpy.run_module if is_module else runpy.run_path)(target, run_name="__main__")
         except EnoughSteps:
-            pass
+            summary = _summary()  # while the frames of the script hold its modules
         except SystemExit as stop:
             error = str(stop.code or "")
         except Exception as failure:
@@ -67,7 +67,7 @@ def main(out, steps, *command):
             error = f"{type(failure).__name__}: {failure}"  # the steps before it count
     if os.environ.get("RANK", "0") == "0":
         with open(out, "w", encoding="utf-8") as file:
-            json.dump(_summary() | {"error": error}, file)
+            json.dump((summary or _summary()) | {"error": error}, file)
     os._exit(0)  # workers and other ranks need not end in order
 
 

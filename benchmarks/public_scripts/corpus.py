@@ -1,13 +1,18 @@
 """The committed list of public scripts and the facts that are expected of each."""
 
 import json
+import os
 import shlex
 import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
+
+from leadline.core.errors import InvalidInput
 
 FOLDER = Path(__file__).parent
 LIST, COUNTS = FOLDER / "scripts.toml", FOLDER / "counts.json"
@@ -101,3 +106,29 @@ def public_scripts(names: tuple[str, ...] = ()) -> list[PublicScript]:
     ]
     scripts = msgspec.convert(entries, list[PublicScript])
     return [script for script in scripts if not names or script.name.startswith(names)]
+
+
+def require_scripts(data: Path | None) -> Path:
+    """Return the folder of the scripts.
+
+    Raises:
+        InvalidInput: It is not there, or has no environment.
+    """
+    if data is None or not (data / "venv").exists():
+        raise InvalidInput(
+            f"this bench needs --data DIR with the public scripts, not {data}: "
+            "run python -m benchmarks.public_scripts fetch DIR"
+        )
+    return data
+
+
+@contextmanager
+def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the processes that are started inside."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})

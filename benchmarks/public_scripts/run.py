@@ -1,15 +1,14 @@
 """``bench scripts``: public training scripts traced unmodified, compared with what real runs counted."""
 
 import contextlib
-import os
 import resource
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
-from benchmarks.public_scripts.corpus import PublicScript, public_scripts
+from benchmarks.public_scripts.corpus import PublicScript, public_scripts, require_scripts, variables_set
 from benchmarks.results import BenchmarkResult, BenchmarkRow, at_least, at_most
 from benchmarks.trace import run_bare
 from leadline.core.errors import InvalidInput, LeadlineError
@@ -37,11 +36,7 @@ def run(*, data: Path | None = None, quick: bool = False, only: str | None = Non
     Raises:
         InvalidInput: There is no folder of scripts.
     """
-    if data is None or not (data / "venv").exists():
-        raise InvalidInput(
-            f"bench scripts needs --data DIR with the public scripts, not {data}: "
-            "run python -m benchmarks.public_scripts fetch DIR"
-        )
+    data = require_scripts(data)
     scripts = [script for script in public_scripts() if only is None or only in (script.category, script.name)]
     details = [trace_script(script, data, with_bare=not quick) for script in scripts if script.cwd(data).is_dir()]
     if not details:
@@ -56,7 +51,7 @@ def trace_script(script: PublicScript, data: Path, *, with_bare: bool = False) -
     workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv), trace_limit_s=TIMEOUT_S)
     trace = partial(trace_command, workload)
     variables = script.environment(script.cwd(data).absolute())
-    with contextlib.chdir(script.cwd(data)), _environment(variables):
+    with contextlib.chdir(script.cwd(data)), variables_set(variables):
         before = _cpu_s()
         try:
             job = trace(runner=run_process)
@@ -114,18 +109,6 @@ def product_flops(step: OpGraph) -> float:
 def _number(counted: Mapping[str, object], name: str) -> int | None:
     value = counted.get(name)
     return value if isinstance(value, int) else None
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the processes that are started inside."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def _cpu_s() -> float:

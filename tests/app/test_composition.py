@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 from leadline.app.composition import toolbox
 from leadline.app.workloads.options import WorkloadOptions
@@ -32,3 +33,14 @@ def test_a_changed_file_is_traced_again(tmp_path):
     file.write_text(json.dumps({**CONFIG, "n_embd": 32}))
     os.utime(file, ns=(1, 1))
     assert traced(file).step.parameters < before.step.parameters
+
+
+def test_a_script_on_the_cpu_has_the_start_of_its_own_python(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nmodel = torch.nn.Linear(4, 4)\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(9):\n    model(torch.ones(2, 4)).sum().backward()\n    optimizer.step()\n"
+    )
+    workload = read_workload([sys.executable, str(script)], WorkloadOptions())
+    trace = toolbox().sources[ModelKind.COMMAND]
+    assert trace(workload, device_type="cpu").loop.start_up["framework_bytes"] > 1e8

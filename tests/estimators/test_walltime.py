@@ -3,7 +3,7 @@
 import pytest
 
 from leadline.core.estimate import Interval
-from leadline.core.graph import LoadingTime, LoopFacts, OpGraph, TracedJob
+from leadline.core.graph import LoadingTime, LoopFacts, OpGraph, ScriptWork, TracedJob
 from leadline.core.hardware import Calibration, Device, DeviceKind
 from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Workload
 from leadline.estimators.walltime import (
@@ -11,6 +11,7 @@ from leadline.estimators.walltime import (
     evaluation_interval,
     job_length,
     loading,
+    script_work,
     startup_interval,
     step_with_loading,
 )
@@ -133,9 +134,41 @@ def test_an_evaluation_batch_is_loaded_too():
 def test_workers_hide_loading_behind_the_step_and_nothing_else_does():
     compute = Interval(1.0, 0.5, 2.0)
     short, long = Interval(0.4, 0.2, 0.8), Interval(3.0, 1.5, 6.0)
-    assert step_with_loading(compute, short, workers=2) == compute
-    assert step_with_loading(compute, long, workers=2) == long
-    assert step_with_loading(compute, short, workers=0).point == pytest.approx(1.4)
+    gpu = Device("GPU", "nvidia", DeviceKind.GPU)
+    assert step_with_loading(compute, short, 2, gpu) == compute
+    assert step_with_loading(compute, long, 2, gpu) == long
+    assert step_with_loading(compute, short, 0, gpu).point == pytest.approx(1.4)
+
+
+def test_workers_take_processor_time_from_a_step_on_the_cpu():
+    compute, loading_s = Interval(1.0, 0.5, 2.0), Interval(0.4, 0.2, 0.8)
+    cpu = Device("CPU", "amd", DeviceKind.CPU, compute_units=8)
+    assert step_with_loading(compute, loading_s, 2, cpu).point == pytest.approx(1.0 + 0.4 * 2 / 8)
+    assert step_with_loading(compute, loading_s, 16, cpu).point == pytest.approx(1.0 + 0.8)
+
+
+def test_a_batch_of_a_worker_is_sent_and_received():
+    figures = {"loader_send_s": 0.6, "loader_receive_s": 0.25}
+    gpu = Device("GPU", "nvidia", DeviceKind.GPU, calibration=Calibration("now", "torch", 1, figures=figures))
+    compute = Interval(1.0, 1.0, 1.0)
+    assert step_with_loading(compute, Interval(0.1, 0.1, 0.1), 2, gpu).point == pytest.approx(1.25)
+    assert step_with_loading(compute, Interval(2.0, 2.0, 2.0), 2, gpu).point == pytest.approx(2.3)
+
+
+def test_the_scripts_own_work_is_wider_than_it_was_measured():
+    work = script_work(TracedJob(OpGraph(()), LoopFacts(script_work=ScriptWork(0.1, 0.08, 0.3))))
+    assert (work.step_s.low, work.step_s.point, work.step_s.high) == pytest.approx((0.04, 0.1, 0.6))
+    assert "0.1 s a step" in work.reason
+    assert script_work(TracedJob(OpGraph(()))).step_s.high == 0.0
+
+
+def test_the_start_of_the_scripts_own_python_replaces_the_calibrated_one_on_a_cpu():
+    figures = {"framework_import_s": 2.0, "first_step_s": 0.5}
+    start_up = {"framework_import_s": 4.0, "first_step_s": 1.0}
+    cpu = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
+    gpu = Device("GPU", "nvidia", DeviceKind.GPU, calibration=Calibration("now", "torch", 1, figures=figures))
+    assert startup_interval(cpu, LoopFacts(start_up=start_up)).point == 5.0
+    assert startup_interval(gpu, LoopFacts(start_up=start_up)).point == 2.5
 
 
 def test_a_measured_import_narrows_the_start():

@@ -162,6 +162,14 @@ class LoadingTime(Frozen):
     queued_share: float | None = None  # share of the wall time spent waiting for a processor; `None` if unknown
 
 
+class ScriptWork(Frozen):
+    """Seconds of a step outside the framework, measured where the script was traced: environments, plots, files."""
+
+    step_s: float  # the mean, where not every step does the work
+    least_s: float
+    most_s: float  # bounds of that mean
+
+
 class LoopFacts(Frozen):
     """Facts about the training loop of a traced script; ``None`` if the script does not reveal them."""
 
@@ -184,10 +192,13 @@ class LoopFacts(Frozen):
     framework_s: float | None = None  # processor seconds of the framework import, measured in the same process
     loading: LoadingTime | None = None  # of a training batch; `None` without a loader
     evaluation_loading: LoadingTime | None = None
+    script_work: ScriptWork | None = None  # `None` if it is too short to measure
     pinned: bool | None = None  # True if the loader pins its batches
     prefetch: int | None = None  # batches that each loader worker keeps ready
     batch_tensor_bytes: tuple[int, ...] = ()  # size of each tensor of a batch
     object_bytes: int | None = None  # size of the data set as Python objects
+    start_up: dict[str, float] = field(default_factory=dict)
+    """Start of the script's own Python with torch on a CPU: bytes and seconds, by the names of a calibration."""
 
 
 class DecodeStep(Frozen):

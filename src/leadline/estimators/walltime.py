@@ -140,9 +140,29 @@ def _exactly(value: float) -> Interval:
     return Interval(value, value, value)
 
 
-def step_with_loading(compute: Interval, loading_s: Interval, workers: int) -> Interval:
-    """Return the step with its input: overlapped with workers, sequential without."""
-    return compute.joined(loading_s, max) if workers else compute.joined(loading_s)
+def step_with_loading(compute: Interval, loading_s: Interval, workers: int, device: Device) -> Interval:
+    """Return the step with its input: one after the other without workers, overlapped with them.
+
+    A batch of a worker is also sent to the process that trains. Where that runs on the CPU, the workers take their
+    processor time from it.
+    """
+    if not workers:
+        return compute.joined(loading_s)
+    figures = device.calibration.figures if device.calibration else {}
+    loading_s = loading_s.joined(_exactly(figures.get("loader_send_s", 0.0) / workers))
+    compute = compute.joined(_exactly(figures.get("loader_receive_s", 0.0)))
+    if device.kind is DeviceKind.CPU and device.compute_units:
+        compute = compute.joined(loading_s.scaled(workers / device.compute_units))
+    return compute.joined(loading_s, max)
+
+
+def script_work(job: TracedJob) -> Loading:
+    """Return the script's own work in a step, and the sentence that explains it."""
+    work = job.loop.script_work
+    if work is None:
+        return Loading(_exactly(0.0))
+    reason = f"the script's own work outside the framework, measured on this machine: {work.step_s:.3g} s a step"
+    return Loading(Interval(work.step_s, work.least_s / LOAD_SPREAD, work.most_s * LOAD_SPREAD), reason)
 
 
 def evaluation_interval(workload: Workload, job: TracedJob, device: Device, compute_s: float) -> Interval:
@@ -158,7 +178,7 @@ def evaluation_interval(workload: Workload, job: TracedJob, device: Device, comp
     else:
         accumulation = max(workload.accumulation, loop.accumulation)
         loading_s = loading(workload, job, device).step_s.scaled(1.0 / accumulation)
-    return step_with_loading(Interval(compute_s, compute_s / 2, compute_s * 2), loading_s, workers)
+    return step_with_loading(Interval(compute_s, compute_s / 2, compute_s * 2), loading_s, workers, device)
 
 
 def startup_interval(device: Device, loop: LoopFacts) -> Interval:
@@ -166,6 +186,8 @@ def startup_interval(device: Device, loop: LoopFacts) -> Interval:
     # A traced script's own imports and reading are a multiple of the framework's import in the same process, because a
     # slow machine lengthens both.
     figures = device.calibration.figures if device.calibration else {}
+    if device.kind is DeviceKind.CPU and device.calibration:
+        figures = {**figures, **loop.start_up}
     import_s = figures.get("framework_import_s")
     script_share = loop.script_s / loop.framework_s if loop.script_s and loop.framework_s else 0.0
     if import_s is None:

@@ -327,8 +327,10 @@ def _predict_job(
     """Return the elapsed time, the step with its input, and sentences about the job's length."""
     length = walltime.job_length(workload, job)
     loaded = walltime.loading(workload, job, device)
-    fed = walltime.step_with_loading(step, loaded.step_s, workload.dataset.workers or job.loop.loader_workers)
-    reasons = [*length.reasons, *filter(None, [loaded.reason])]
+    workers = workload.dataset.workers or job.loop.loader_workers
+    work = walltime.script_work(job)
+    fed = walltime.step_with_loading(step, loaded.step_s, workers, device).joined(work.step_s)
+    reasons = [*length.reasons, *filter(None, [loaded.reason, work.reason])]
     if loaded.step_s.point > step.point:
         reasons.append(f"input-bound: {loaded.step_s.point:.3g} s a step to load, {step.point:.3g} s to compute")
     elapsed = walltime.startup_interval(device, job.loop).joined(fed.scaled(length.steps))

@@ -43,6 +43,14 @@ def test_the_scripts_imports_and_data_are_added():
     assert host_memory(Workload(MODEL), traced, CPU).point - bare == 7 * 10**7
 
 
+def test_the_start_of_the_scripts_own_python_counts_on_a_cpu():
+    traced = TracedJob(OpGraph(()), LoopFacts(start_up={"framework_bytes": 600e6}))
+    more = 600e6 - DEFAULT_HOST_BYTES["framework_bytes"]
+    for device, expected in ((CPU, more), (GPU, 0)):
+        bare = host_memory(Workload(MODEL), TracedJob(OpGraph(())), device).point
+        assert host_memory(Workload(MODEL), traced, device).point - bare == expected
+
+
 def test_inference_loads_fewer_kernels_than_training():
     training, inference = (host_memory(Workload(MODEL, phase), job(0), CPU).point for phase in Phase)
     assert inference < training

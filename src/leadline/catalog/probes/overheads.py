@@ -1,16 +1,15 @@
-"""Overheads of a framework: dispatch, autograd, optimizer, fresh memory, data loading, start-up."""
+"""Overheads of a framework: dispatch, autograd, optimizer, fresh memory, data loading."""
 
-import sys
+import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from statistics import fmean
+from statistics import fmean, median
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leadline.catalog.probes.stopwatch import Stopwatch
-from leadline.core.processes import ProcessRunner
 
 SMALL = 8  # side of tensors so small that only overhead remains
 
@@ -129,7 +128,11 @@ def _fresh_s_per_byte(watch: Stopwatch) -> float:
 
 
 def loader_figures(*, samples: int = 512, batch: int = 32) -> dict[str, float]:
-    """Return DataLoader's seconds without workers, per sample (indexing, collate) and per batch."""
+    """Return DataLoader's seconds without workers, per sample (indexing, collate) and per batch.
+
+    With a worker, each batch goes from process to process: the processor seconds that it takes the worker to send it
+    (``loader_send_s``) and the training process to receive it (``loader_receive_s``).
+    """
     data = torch.utils.data.TensorDataset(torch.randn(samples, 256), torch.zeros(samples, dtype=torch.long))
 
     def epoch_s(size: int) -> float:
@@ -141,51 +144,35 @@ def loader_figures(*, samples: int = 512, batch: int = 32) -> dict[str, float]:
     epoch_s(batch)
     few, many = min(epoch_s(batch) for _ in range(3)), min(epoch_s(1) for _ in range(3))
     per_batch = max(many - few, 0.0) / (samples - samples / batch)
-    return {"loader_batch_s": per_batch, "loader_sample_s": max(few - per_batch * samples / batch, 0.0) / samples}
-
-
-START_UP = """
-import resource, time
-begun = time.perf_counter()
-def resident():
-    with open('/proc/self/status') as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith('VmHWM'))
-bare = resident()
-import torch
-imported, took = resident(), time.perf_counter() - begun
-model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(288, 8))
-with torch.no_grad():
-    model(torch.randn(2, 3, 8, 8))
-inferred = resident()
-optimizer = torch.optim.Adam(model.parameters())
-for _ in range(3):
-    optimizer.zero_grad()
-    model(torch.randn(2, 3, 8, 8)).sum().backward()
-    optimizer.step()
-print(bare, imported, inferred, resident(), took)
-"""
-
-
-def start_up_figures(runner: ProcessRunner) -> dict[str, float]:
-    """Return memory and time of a fresh interpreter, before and after torch and a first small step.
-
-    ``first_step_s`` is the remaining time of the process: the interpreter's start and end, and the first training
-    steps. Without ``/proc``, the result is empty.
-    """
-    begun = time.perf_counter()
-    done = runner([sys.executable, "-c", START_UP], timeout_s=60)
-    whole_s, words = time.perf_counter() - begun, done.stdout.split()
-    if done.returncode != 0 or len(words) != 5:
-        return {}
-    bare, imported, inferred, stepped, took = (float(word) for word in words)
+    per_sample = max(few - per_batch * samples / batch, 0.0) / samples
+    send_s, receive_s = _transfer_s(data)
     return {
-        "interpreter_bytes": bare,
-        "framework_bytes": imported - bare,
-        "first_pass_bytes": inferred - imported,
-        "first_step_bytes": stepped - imported,
-        "framework_import_s": took,
-        "first_step_s": max(whole_s - took, 0.0),
+        "loader_batch_s": per_batch,
+        "loader_sample_s": per_sample,
+        "loader_send_s": max(send_s - per_batch - per_sample, 0.0),
+        "loader_receive_s": receive_s,
     }
+
+
+def _transfer_s(data: torch.utils.data.Dataset[object]) -> tuple[float, float]:
+    """Return the processor seconds of a batch in a worker of DataLoader, and in the process that trains."""
+
+    def usage() -> tuple[float, float]:
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return ended.ru_utime + ended.ru_stime, time.process_time()
+
+    def epoch(count: int) -> tuple[float, float]:
+        begun = usage()
+        part = torch.utils.data.Subset(data, range(count))
+        for _ in torch.utils.data.DataLoader(part, batch_size=1, num_workers=1):
+            pass
+        return tuple(after - before for before, after in zip(begun, usage(), strict=True))  # type: ignore[return-value]
+
+    # The difference of two lengths leaves the start and the end of the worker out.
+    few, many = 32, 288
+    rounds = [(epoch(few), epoch(many)) for _ in range(3)]
+    send, receive = (median(long[side] - short[side] for short, long in rounds) / (many - few) for side in (0, 1))
+    return max(send, 0.0), max(receive, 0.0)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The calibration sweep of one device."""
 
+import sys
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,9 +19,9 @@ from leadline.catalog.probes.overheads import (
     overhead_figures,
     processor_figures,
     product_flops_per_s,
-    start_up_figures,
     warm_memory,
 )
+from leadline.catalog.probes.start_up import start_up_figures
 from leadline.catalog.probes.stopwatch import Stopwatch
 from leadline.catalog.probes.timing_cost import worth_timing
 from leadline.core.errors import InvalidInput
@@ -74,7 +75,7 @@ def sweep(device_type: str, *, budget_s: float, runner: ProcessRunner, progress:
         **overhead_figures(watch),
         **memory_figures(watch),
         **loader_figures(),
-        **start_up_figures(runner),
+        **start_up_figures(runner, [sys.executable]),
         **processor_figures(),
     }
     figures["busy_share"] = busy

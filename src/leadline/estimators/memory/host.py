@@ -110,7 +110,8 @@ def host_parts(workload: Workload, job: TracedJob, device: Device) -> dict[str, 
     # A traced script's own imports and data are known. On a CPU the tensors live in glibc's heap. On a GPU the host
     # holds the CUDA libraries and the larger of two moments: the weights while they are built, or later prefetched
     # batches and checkpoint staging.
-    figures = {**DEFAULT_HOST_BYTES, **(device.calibration.figures if device.calibration else {})}
+    calibrated = device.calibration.figures if device.calibration else {}
+    figures = {**DEFAULT_HOST_BYTES, **calibrated, **(job.loop.start_up if device.kind is DeviceKind.CPU else {})}
     parts = {
         "interpreter and libraries": figures["interpreter_bytes"] + figures["framework_bytes"],
         "imports and data of the script": float(job.loop.script_bytes or 0),

@@ -5,7 +5,7 @@ import collections
 import functools
 import math
 import sys
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -17,7 +17,7 @@ from leadline.graphs.torch.worker.expressions import read_locals
 from leadline.graphs.torch.worker.keras_fit import fit_settings
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
-from leadline.graphs.torch.worker.loops import enclosing_loops, user_frames
+from leadline.graphs.torch.worker.loops import enclosing_loops, read_periods, user_frames
 from leadline.graphs.torch.worker.session import call_after
 
 WATCHED_STEPS = 4
@@ -53,6 +53,11 @@ def read_facts() -> Dict[str, Any]:
 def expects_evaluation() -> bool:
     """Return whether the loop over the training batches may evaluate after one of the next steps."""
     return _watch is not None and _watch.evaluates_between_steps(_watch.loaders)
+
+
+def step_periods() -> List[int]:
+    """Return the periods of what the loop around the current step does in every so many passes."""
+    return [] if _watch is None else read_periods(_watch.folder)
 
 
 def _record_loader(watch: LoopObservations, _: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,6 +1,7 @@
 """Read the loops around a training step from the user's source: how often each runs, and what it counts."""
 
 import ast
+import contextlib
 import itertools
 import sys
 import types
@@ -67,6 +68,23 @@ def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
         loops += _join_varying(nodes, described, frame)
         caller, around = frame, nodes
     return loops
+
+
+def read_periods(script_folder: str) -> List[int]:
+    """Return each N of a ``step % N`` in the innermost loop of the user around the current call, in its order."""
+    periods: List[int] = []
+    for frame in user_frames(script_folder):
+        tree = parse_file(frame.f_code.co_filename)
+        loops = _loops_around(_scope(tree, frame), frame.f_lineno) if tree is not None else []
+        for node in ast.walk(loops[-1]) if loops else ():
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+                with contextlib.suppress(UnreadableExpression):
+                    period = evaluate(node.right, frame)
+                    if isinstance(period, int) and period > 1:
+                        periods.append(period)
+        if loops:
+            break
+    return periods
 
 
 def _varying_argument(loop: EnclosingLoop, node: Any, frame: Any, caller: Any, around: List[Any]) -> EnclosingLoop:

@@ -188,7 +188,7 @@ def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[A
 def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
     from leadline.graphs.torch.worker import loop_hooks
 
-    facts = {**loop_hooks.read_facts(), **session.facts, **steps.loading()}
+    facts = {**loop_hooks.read_facts(), **session.facts, **steps.loading(), **steps.work.facts()}
     for sentence in facts.pop("notes", ()):
         session.note(sentence)
     if facts.pop("one_batch", False):

@@ -83,7 +83,8 @@ class Recorder(TorchDispatchMode):
         self.session = session
         self.stage = "forward"
         self.policy_type = "cpu" if session.policy == "cpu" else fake_tensors.gpu_device().type
-        self.count = self.real_ops = 0
+        self.count = self.real_ops = self.handled = 0
+        self.handled_s = 0.0
         self.live: Dict[int, Tuple[int, int, Any]] = {}
         self.live_bytes = self.peak_bytes = 0
         self.made_in: Dict[int, str] = {}
@@ -125,10 +126,14 @@ class Recorder(TorchDispatchMode):
             return fake_tensors.inner_device(args[0])
         kwargs = kwargs or {}
         fake_tensors.NESTING[0] += 1
+        began_s = time.thread_time()
         try:
             return self._dispatch(func, types, args, kwargs)
         finally:
             fake_tensors.NESTING[0] -= 1
+            if not fake_tensors.NESTING[0]:
+                self.handled += 1
+                self.handled_s += time.thread_time() - began_s
 
     def _dispatch(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         traits = self._traits.get(func)

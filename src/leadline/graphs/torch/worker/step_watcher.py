@@ -14,6 +14,7 @@ from leadline.graphs.torch.worker import loop_hooks
 from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
 from leadline.graphs.torch.worker.repeated_calls import RepeatedCalls
+from leadline.graphs.torch.worker.script_work import ScriptWork
 from leadline.graphs.torch.worker.session import StopTrace, ThreadTimes, TraceSession, call_after, read_times
 
 STEPS = 3
@@ -67,6 +68,7 @@ class StepWatcher:
         self.batches = BatchPlanner()
         self.largest: Optional[TraceWindow] = None
         self.repeated = RepeatedCalls(session)
+        self.work = ScriptWork(recorder)
 
     def install(self) -> None:
         """Place the hooks."""
@@ -140,6 +142,7 @@ class StepWatcher:
                     self.session.note(self.batches.sentence)
                 self.start_evaluation()
             return
+        self.work.end_step(sum(load.times.needed_s for load in self.loads[TRAINING]), loop_hooks.step_periods())
         if count >= 2:
             self.steady = window
         if count >= STEPS and not waiting:

@@ -1,0 +1,48 @@
+"""The script's own work between steps is measured, and what only some steps do is spread over its period."""
+
+import sys
+
+import pytest
+
+from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.graphs.torch.trace import trace_command
+from tests.support.forked_python import run_forked
+
+SCRIPT = """
+import time
+import torch
+
+model = torch.nn.Linear(4, 4).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(50):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    {work}
+"""
+
+
+def script_work(folder, work):
+    script = folder / "train.py"
+    script.write_text(SCRIPT.format(work=work))
+    workload = Workload(ModelSource(ModelKind.COMMAND, "train", (sys.executable, str(script))))
+    return trace_command(workload, runner=run_forked, cwd=folder).loop.script_work
+
+
+def test_a_pause_in_each_step_is_its_work(tmp_path):
+    assert script_work(tmp_path, "time.sleep(0.1)").step_s == pytest.approx(0.1, rel=0.2)
+
+
+def test_work_of_every_tenth_step_is_spread_over_ten(tmp_path):
+    work = script_work(tmp_path, "if step % 10 == 0: time.sleep(0.2)")
+    assert work.step_s == pytest.approx(0.02, rel=0.2)
+    assert work.least_s <= work.step_s <= work.most_s
+
+
+def test_two_periods_bound_the_mean(tmp_path):
+    work = script_work(tmp_path, "print(step % 5); time.sleep(0.2 if step % 20 == 0 else 0)")
+    assert (work.least_s, work.most_s) == pytest.approx((0.01, 0.04), rel=0.2)
+
+
+def test_a_step_of_ops_alone_has_no_work_of_the_script(tmp_path):
+    assert script_work(tmp_path, "pass") is None
