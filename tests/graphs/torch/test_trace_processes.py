@@ -259,6 +259,42 @@ def test_tasks_of_a_pool_that_train_one_after_another_are_noted(tmp_path: Path) 
     assert "the 10 tasks of a pool are assumed to be 5 rounds: the steps are of one" in job.notes
 
 
+GROUPS = """
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.nn.parallel import DistributedDataParallel
+
+mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("replicate", "shard"))
+three, others = dist.new_group([0, 1, 2]), dist.new_group([3, 4])
+five = dist.split_group(None, [[0, 1, 2, 3, 4], [5, 6, 7]])
+models = [
+    DistributedDataParallel(torch.nn.Linear(10, 10).cuda(), process_group=three),
+    DistributedDataParallel(torch.nn.Linear(20, 20).cuda(), device_mesh=mesh["replicate"]),
+    FullyShardedDataParallel(
+        torch.nn.Linear(30, 30), device_mesh=mesh, sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_id=0
+    ),
+]
+optimizer = torch.optim.SGD([weight for model in models for weight in model.parameters()], 0.1)
+for step in range(9):
+    for size, model in zip((10, 20, 30), models):
+        model(torch.rand(4, size).cuda()).sum().backward()
+    dist.all_reduce(torch.ones(50, device="cuda"), group=five)
+    dist.all_reduce(torch.ones(40, device="cuda"), group=mesh["shard"].get_group())
+    dist.all_reduce(torch.ones(60, device="cuda"), group=others)
+    dist.all_reduce(torch.ones(80, device="cuda"))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_each_process_group_has_its_size_and_one_without_this_rank_sends_nothing(tmp_path: Path) -> None:
+    job = _trace(tmp_path, GROUPS, launcher="-m torch.distributed.run --nproc_per_node=8")
+    sent = sorted((op.dims["bytes"] // 4, op.dims["ranks"]) for op in _collectives(job))
+    hybrid = [(233, 2), (932, 4), (932, 4)]  # reduced among replicas; gathered and scattered among shards
+    assert sent == sorted([(110, 3), (420, 2), *hybrid, (50, 5), (40, 4), (80, 8)])
+
+
 def _collectives(job: TracedJob) -> list:
     return [op for op in job.step.ops if op.kind is OpKind.COMMUNICATION]
 
