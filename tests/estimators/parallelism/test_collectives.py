@@ -65,6 +65,12 @@ def test_the_largest_group_is_the_whole_job_and_a_smaller_one_keeps_its_size():
     assert exchange_s(ring, OpGraph(ops)) == pytest.approx(2 * 15 / 16 + 1 / 2)
 
 
+def test_groups_that_are_all_smaller_than_the_traced_job_keep_their_sizes():
+    ring = Ring(16, 1e9, 0.0)
+    ops = (collective("c10d._allgather_base_", 1e9, 4), collective("c10d.all_reduce", 1e9, 2))
+    assert exchange_s(ring, OpGraph(ops), traced=8) == pytest.approx(3 / 4 + 2 / 2)
+
+
 SXM = replace(NVLINK, architecture="Ampere", form_factor="SXM4", scale_up_gpus=8)
 CATALOG = TomlCatalog()
 

@@ -180,6 +180,121 @@ def test_a_rank_of_a_device_mesh_has_its_share_of_work_weights_and_collectives(t
     ) == Counter({key: count for key, count in sent.items() if key[1] != "all_reduce"})
 
 
+POOLS = """
+import multiprocessing, sys, torch, torch.distributed as dist
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+def prepare(number):
+    return number * number
+
+def begin(size):
+    global ranks
+    ranks = size
+
+def train(rank, scale=1.0):
+    dist.init_process_group("nccl", init_method="tcp://127.0.0.1:23456", rank=rank, world_size=ranks)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda(), device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(2):
+        (model(torch.rand(6, 8)).sum() * scale).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return rank
+
+if __name__ == "__main__":
+    settings = {"initializer": begin, "initargs": (4,)}
+    with multiprocessing.Pool(2) as helpers:
+        assert helpers.map(prepare, range(9)) == [number * number for number in range(9)]
+        assert helpers.apply_async(prepare, (3,)).get() == 9
+        assert sorted(helpers.imap_unordered(prepare, range(4))) == [0, 1, 4, 9]
+    with ProcessPoolExecutor(2) as helpers:
+        assert list(helpers.map(prepare, range(5))) == [0, 1, 4, 9, 16]
+    if sys.argv[1] == "map":
+        with multiprocessing.get_context("spawn").Pool(4, **settings) as pool:
+            assert pool.map(train, range(4)) == [0] * 4
+    elif sys.argv[1] == "starmap":
+        with torch.multiprocessing.Pool(4, **settings) as pool:
+            assert pool.starmap(train, [(rank, 0.5) for rank in range(4)]) == [0] * 4
+    elif sys.argv[1] == "apply_async":
+        pool = multiprocessing.Pool(4, **settings)
+        results = [pool.apply_async(train, (rank,), {"scale": 2.0}) for rank in range(4)]
+        pool.close()
+        pool.join()
+        assert [result.get() for result in results] == [0] * 4
+    elif sys.argv[1] == "submit":
+        with ProcessPoolExecutor(4, **settings) as executor:
+            tasks = [executor.submit(train, rank) for rank in range(4)]
+            assert [task.result() for task in as_completed(tasks)] == [0] * 4
+    else:
+        with ProcessPoolExecutor(4, **settings) as executor:
+            assert list(executor.map(train, range(4))) == [0] * 4
+"""
+
+
+@pytest.mark.parametrize("how", ["map", "starmap", "apply_async", "submit", "map of an executor"])
+def test_the_first_of_the_ranks_in_a_pool_is_traced_in_place_beside_other_tasks(tmp_path: Path, how: str) -> None:
+    job = _trace(tmp_path, POOLS, arguments=shlex.quote(how))
+    assert [op.dims for op in _collectives(job)] == [{"bytes": 4 * 72, "ranks": 4}]
+    assert (job.loop.world_size, job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (4, 6, 2, 1)
+    assert "the script starts 4 training processes: the first was traced in place of all" in job.notes
+
+
+def test_tasks_of_a_pool_that_train_one_after_another_are_noted(tmp_path: Path) -> None:
+    code = """
+    import multiprocessing, torch
+
+    def train(fold):
+        model = torch.nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(50):
+            model(torch.rand(6, 8).cuda()).sum().backward()
+            optimizer.step()
+
+    if __name__ == "__main__":
+        with multiprocessing.Pool(2) as pool:
+            pool.map(train, range(10))
+    """
+    job = _trace(tmp_path, code)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (50, 1)
+    assert "the 10 tasks of a pool are assumed to be 5 rounds: the steps are of one" in job.notes
+
+
+GROUPS = """
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.nn.parallel import DistributedDataParallel
+
+mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("replicate", "shard"))
+three, others = dist.new_group([0, 1, 2]), dist.new_group([3, 4])
+five = dist.split_group(None, [[0, 1, 2, 3, 4], [5, 6, 7]])
+models = [
+    DistributedDataParallel(torch.nn.Linear(10, 10).cuda(), process_group=three),
+    DistributedDataParallel(torch.nn.Linear(20, 20).cuda(), device_mesh=mesh["replicate"]),
+    FullyShardedDataParallel(
+        torch.nn.Linear(30, 30), device_mesh=mesh, sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_id=0
+    ),
+]
+optimizer = torch.optim.SGD([weight for model in models for weight in model.parameters()], 0.1)
+for step in range(9):
+    for size, model in zip((10, 20, 30), models):
+        model(torch.rand(4, size).cuda()).sum().backward()
+    dist.all_reduce(torch.ones(50, device="cuda"), group=five)
+    dist.all_reduce(torch.ones(40, device="cuda"), group=mesh["shard"].get_group())
+    dist.all_reduce(torch.ones(60, device="cuda"), group=others)
+    dist.all_reduce(torch.ones(80, device="cuda"))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_each_process_group_has_its_size_and_one_without_this_rank_sends_nothing(tmp_path: Path) -> None:
+    job = _trace(tmp_path, GROUPS, launcher="-m torch.distributed.run --nproc_per_node=8")
+    sent = sorted((op.dims["bytes"] // 4, op.dims["ranks"]) for op in _collectives(job))
+    hybrid = [(233, 2), (932, 4), (932, 4)]  # reduced among replicas; gathered and scattered among shards
+    assert sent == sorted([(110, 3), (420, 2), *hybrid, (50, 5), (40, 4), (80, 8)])
+
+
 def _collectives(job: TracedJob) -> list:
     return [op for op in job.step.ops if op.kind is OpKind.COMMUNICATION]
 
@@ -190,5 +305,5 @@ def _trace(folder: Path, code: str, *, launcher: str = "", arguments: str = "", 
     words = (sys.executable, *launcher.split(), str(script), *shlex.split(arguments))
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words), gpus=gpus)
     # The script's own processes start as in a fresh interpreter.
-    runner = run_process if "mp.Process" in code else run_forked
+    runner = run_process if "mp.Process" in code or "Pool" in code else run_forked
     return trace_command(workload, runner=runner, cwd=folder)

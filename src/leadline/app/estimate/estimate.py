@@ -102,6 +102,21 @@ class Tracer:
         """Return the job that was traced first."""
         return next(iter(self._jobs.values()))
 
+    @property
+    def on_script_gpus(self) -> Workload | None:
+        """Return the workload on the GPUs for which its script itself starts processes, ``None`` if it has them.
+
+        Only once: their number may follow that of the GPUs.
+        """
+        workload = self.workload
+        if "gpus" not in workload.defaulted or not self._jobs or self.first_job.step.device_type == "cpu":
+            return None
+        started = self.first_job.loop.world_size
+        if started <= workload.gpus:
+            return None
+        defaulted = tuple(name for name in workload.defaulted if name != "gpus")
+        return replace(workload, gpus=started, needs_gpus=True, defaulted=defaulted)
+
 
 def _check_batch(workload: Workload, job: TracedJob) -> TracedJob:
     """Refuse ``--batch`` if it differs from the batch of a traced script."""
@@ -125,14 +140,10 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
     if workload.automatic_layout:
         return _estimate_layouts(workload, tools, places)
     tracer = Tracer(tools, workload)
-    # An uncalibrated CPU reuses the graph of a GPU, so GPUs must be traced first.
     accelerators_first = sorted(places.targets, key=lambda place: place.device.kind is DeviceKind.CPU)
     estimates = estimate_targets(accelerators_first, tracer)
-    started = tracer.first_job.loop.world_size
-    if "gpus" in workload.defaulted and started > workload.gpus and tracer.first_job.step.device_type != "cpu":
-        # The script itself starts a process for each of its GPUs. Only once: their number may follow that of the GPUs.
-        defaulted = tuple(name for name in workload.defaulted if name != "gpus")
-        return estimate(replace(workload, gpus=started, needs_gpus=True, defaulted=defaulted), tools, on=on)
+    if (started := tracer.on_script_gpus) is not None:
+        return estimate(started, tools, on=on)
     estimates, probe_notes = _with_probe(accelerators_first, estimates, tracer)
     return EstimateAnswer(
         workload=workload,
@@ -177,6 +188,9 @@ _TargetKey = tuple[str, int | None, int | None, float | None, int, int | None, f
 
 def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[Estimate]:
     """Estimate each distinct device and layout once, and add the cost at each target's own partition."""
+    accelerator = next((place.device for place in places if place.device.kind is not DeviceKind.CPU), None)
+    if accelerator is not None:
+        tracer.job_for(accelerator)  # first, as an uncalibrated CPU reuses its graph
     estimates: dict[_TargetKey, Estimate] = {}
     answers = []
     for number, place in enumerate(places, 1):

@@ -105,8 +105,10 @@ def fit(
     places = list({_memory_key(place): place for place in targets}.values())
     tracer = Tracer(tools, workload)
     tracers = {workload: tracer}
-    answers = []
-    for place, estimate in zip(places, estimate_targets(places, tracer), strict=True):
+    estimates, answers = estimate_targets(places, tracer), []
+    if (started := tracer.on_script_gpus) is not None:
+        return fit(started, tools, on=on, risk=risk, changes=changes, picture=picture)
+    for place, estimate in zip(places, estimates, strict=True):
         inputs = workload.inputs[0].shape[0] if workload.inputs else None
         batch = workload.batch or tracer.first_job.loop.batch or inputs
         question = _Question(tools, workload, place, risk, tracers)

@@ -43,7 +43,11 @@ def recommend(
             open_places.append(place)
         else:
             rejections.append(refusal.at(place.system, place.partition, workload.gpus))
-    timed, notes = add_waits(_candidates(open_places, Tracer(tools, workload), constraints), queues)
+    tracer = Tracer(tools, workload)
+    candidates = _candidates(open_places, tracer, constraints)
+    if (started := tracer.on_script_gpus) is not None:
+        return recommend(started, tools, constraints, on=on, waits=waits)
+    timed, notes = add_waits(candidates, queues)
     ranked = rank_candidates(timed, constraints, rejections)
     return replace(ranked, notes=(*ranked.notes, *notes))
 

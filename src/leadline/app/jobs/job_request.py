@@ -226,10 +226,10 @@ def predict_job(
 def infer_request(request: JobRequest, command: JobCommand, target: JobTarget, tools: Toolbox) -> InferredRequest:
     """Return ``request`` with GPUs, nodes, cores, memory and walltime inferred for a target.
 
-    GPUs come from the workload file, else from the number of processes that the launcher starts; at least one on a
-    partition with GPUs, and all of a node that is given whole. Cores, memory and walltime are those of ``recommend`` at
-    the user's risk. The user's own values stay. Below the user's walltime, Slurm may grant the predicted one. On this
-    machine, and on a cluster whose rules are unknown, nothing is inferred.
+    GPUs come from the workload file, else from the number of processes that the launcher or the script itself starts;
+    at least one on a partition with GPUs, and all of a node that is given whole. Cores, memory and walltime are those
+    of ``recommend`` at the user's risk. The user's own values stay. Below the user's walltime, Slurm may grant the
+    predicted one. On this machine, and on a cluster whose rules are unknown, nothing is inferred.
     """
     partition, name = target.partition, request.name or command.name
     if partition is None and target.kind != LOCAL:
@@ -239,6 +239,12 @@ def infer_request(request: JobRequest, command: JobCommand, target: JobTarget, t
         why_none = () if prediction.estimate else (f"no prediction for this job: {prediction.reason}",)
         return InferredRequest(request, why_none, prediction)
     used_gpus, nodes, why = (request.gpus, 0, "") if request.gpus is not None else _gpus_of(command, target, partition)
+    is_open = bool(why) and used_gpus == 1
+    prediction = predict_job(
+        target.place, request.subject, tools, name=name, gpus=None if is_open else used_gpus or None
+    )
+    if is_open and prediction.estimate is not None and prediction.estimate.target.gpus > 1:
+        used_gpus, why = prediction.estimate.target.gpus, "one per process that the script starts"
     per_node = partition.node.gpus if partition.node.device else 0
     nodes = request.nodes or nodes or (max(1, math.ceil(used_gpus / per_node)) if per_node else 1)
     gpus = max(used_gpus, per_node * nodes) if why and partition.rules.whole_nodes else used_gpus
@@ -246,7 +252,6 @@ def infer_request(request: JobRequest, command: JobCommand, target: JobTarget, t
     notes: tuple[str, ...] = ()
     if why and gpus:
         notes = (f"requesting {gpus} GPU{'s' if gpus > 1 else ''} ({why}); change it with --gpus",)
-    prediction = predict_job(target.place, request.subject, tools, name=name, gpus=used_gpus or None)
     inferred = _infer_from_prediction(with_gpus, prediction, partition)
     return replace(inferred, notes=(*notes, *inferred.notes))
 

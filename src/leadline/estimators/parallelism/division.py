@@ -170,7 +170,7 @@ def _exchange(
         sent_s["pipeline"] = sends * pipeline_ring.send_s(message)
         shown_s += UNHIDDEN * sent_s["pipeline"]
     if training and copies > 1:
-        data_s = _data_s(data_ring, workload, graph, microbatches)
+        data_s = _data_s(data_ring, workload, job, microbatches)
         behind_s = computing_s if plan.sharding.gathers else BACKWARD * computing_s / microbatches
         sent_s["data parallelism"] = data_s
         shown_s += (behind_s**4 + data_s**4) ** 0.25 - behind_s + UNHIDDEN * data_s
@@ -203,10 +203,10 @@ def _rings(
     )
 
 
-def _data_s(ring: Ring, workload: Workload, graph: OpGraph, microbatches: int) -> float:
-    plan = workload.parallelism
+def _data_s(ring: Ring, workload: Workload, job: TracedJob, microbatches: int) -> float:
+    plan, graph = workload.parallelism, job.step
     if sees_collectives(graph):
-        return exchange_s(ring, graph)
+        return exchange_s(ring, graph, job.loop.world_size)
     parts = plan.tensor * plan.pipeline
     weights, trained = graph.parameter_bytes / parts, trained_bytes(graph) / parts
     if plan.sharding is Sharding.NONE:

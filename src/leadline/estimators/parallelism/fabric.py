@@ -233,14 +233,14 @@ class Ring(Frozen):
         return 2 * (inside_s + math.log2(self.nodes) * self.network_latency_s + size_bytes / self.bytes_per_s)
 
 
-def exchange_s(ring: Ring, graph: OpGraph) -> float:
-    """Return the seconds that a step's collectives take on ``ring``."""
+def exchange_s(ring: Ring, graph: OpGraph, traced: int = 1) -> float:
+    """Return the seconds that the collectives of a step take on ``ring``; ``traced`` processes ran in the trace."""
     # They are the traced ones. A trace of one process has none, so its gradients count as reduced once. Smaller groups
-    # keep their size. The largest one is the whole job, whatever number of devices was traced.
+    # keep their size. One of all traced processes is the whole job, whatever their number.
     if not sees_collectives(graph):
         return ring.all_reduce_s(graph.parameter_bytes)
     collectives = [op for op in graph.ops if op.kind is OpKind.COMMUNICATION and op.dims.get("ranks", 0) > 1]
-    whole = max(op.dims["ranks"] for op in collectives)
+    whole = max(traced, *(op.dims["ranks"] for op in collectives))
     total = 0.0
     for op in collectives:
         among = ring if op.dims["ranks"] == whole else _smaller(ring, op.dims["ranks"])

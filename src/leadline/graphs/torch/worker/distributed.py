@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from leadline.graphs.torch.worker import fake_tensors, processes
-from leadline.graphs.torch.worker.ops import argument_tensors
+from leadline.graphs.torch.worker.ops import argument_tensors, result_tensors
 from leadline.graphs.torch.worker.recorder import RecordedOp
 from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession, call_after
 
@@ -167,7 +167,15 @@ def _fake_groups(session: TraceSession) -> None:
     _replace("TCPStore", LocalStore)
     _replace("is_nccl_available", lambda: True)
     new_group = torch.distributed.new_group
+
+    def split(parent_pg: Any = None, split_ranks: Any = (), *_: Any, **__: Any) -> Any:
+        rank, members = torch.distributed.get_rank(parent_pg), torch.distributed.get_process_group_ranks(parent_pg)
+        part = next((part for part in split_ranks if rank in part), None)
+        return None if part is None else new_group([members[each] for each in part], backend="fake")
+
     _replace("new_group", lambda ranks=None, *_, **__: new_group(ranks, backend="fake"))
+    if hasattr(torch.distributed, "split_group"):  # since 2.5
+        _replace("split_group", split)
 
 
 def _collective(session: TraceSession, name: str) -> Any:
@@ -176,7 +184,8 @@ def _collective(session: TraceSession, name: str) -> Any:
     def call(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
         tensors = [getattr(tensor, "_local_tensor", tensor) for _, tensor in argument_tensors(args, kwargs)]
         tensors = [tensor for tensor in tensors if isinstance(tensor, FakeTensor)]
-        if tensors:
+        outside = torch.distributed.GroupMember.NON_GROUP_MEMBER  # then nothing is sent
+        if tensors and not any(value is outside for value in (*args, *kwargs.values())):
             size = max(tensor.numel() * tensor.element_size() for tensor in tensors)
             _record_bytes(session, name, size, tensors[0].dtype, _ranks(session, (*args, *kwargs.values())))
         return SimpleNamespace(wait=lambda *_: True, is_completed=lambda: True) if async_op else None
@@ -233,9 +242,9 @@ def _totals(sizes: Iterable[Tuple[torch.dtype, int]]) -> Dict[torch.dtype, int]:
     return totals
 
 
-def _buckets(session: TraceSession, module: Any) -> List[torch.Tensor]:
+def _buckets(session: TraceSession, module: Any, ranks: int) -> List[torch.Tensor]:
     """Return the buckets in which DDP holds all gradients once more to send them, in the formats of their weights."""
-    if session.world_size < 2 or session.policy != "cuda":
+    if ranks < 2 or session.policy != "cuda":
         return []
     trained = [weight for weight in module.parameters() if weight.requires_grad and isinstance(weight, FakeTensor)]
     sizes = _totals((weight.dtype, weight.numel()) for weight in trained)
@@ -321,17 +330,30 @@ def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, whi
             super().__init__()
             self.module, self.device_ids, self.output_device, self.dim = module, device_ids, None, 0
             self.process_group, self.logger = settings.get("process_group"), None
+            group = settings.get("process_group") or settings.get("device_mesh")
+            self.ranks = group.size() if group is not None else session.world_size
             for name in ("static_graph", "find_unused_parameters", "gradient_as_bucket_view"):
                 setattr(self, name, bool(settings.get(name)))
-            self.__dict__["_buckets"] = [] if self.gradient_as_bucket_view else _buckets(session, module)
-            self.require_backward_grad_sync = True
+            self.__dict__["_buckets"] = [] if self.gradient_as_bucket_view else _buckets(session, module, self.ranks)
+            self.require_backward_grad_sync, self.expects_gradients = True, False
             session.after_backward.append(self._sum_gradients)
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             if self.device_ids and session.policy == "cuda":  # then it moves what it is given to its device
                 moved, named = torch.distributed.utils._to_kwargs(args, kwargs, fake_tensors.CUDA, False)
                 args, kwargs = moved[0] if moved else (), named[0] if named else {}
-            return self.module(*args, **kwargs)
+            out = self.module(*args, **kwargs)
+            if torch.is_grad_enabled():
+                tensors = [tensor for tensor in result_tensors(out) if tensor.requires_grad]
+                for tensor in tensors:
+                    tensor.register_hook(self._expect_gradients)
+                if not tensors:
+                    self._expect_gradients()
+            return out
+
+        def _expect_gradients(self, *_: Any) -> None:
+            """Remember that a backward pass comes through this module, as not each of them does."""
+            self.expects_gradients = True
 
         @contextlib.contextmanager
         def no_sync(self) -> Iterator[None]:
@@ -354,14 +376,15 @@ def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, whi
             """Do nothing: the graph is traced as it runs."""
 
         def _sum_gradients(self) -> None:
-            if not self.require_backward_grad_sync or session.world_size < 2:
+            if not self.require_backward_grad_sync or self.ranks < 2 or not self.expects_gradients:
                 return
+            self.expects_gradients = False
             gradients = [weight.grad for weight in self.module.parameters() if weight.grad is not None]
             sizes = _totals((grad.dtype, grad.numel() * grad.element_size()) for grad in gradients)
             session.recorder.stage = "backward"
             for dtype, total in sizes.items():
                 for sent in range(0, total, BUCKET_BYTES):
-                    _record_bytes(session, "all_reduce", min(BUCKET_BYTES, total - sent), dtype, session.world_size)
+                    _record_bytes(session, "all_reduce", min(BUCKET_BYTES, total - sent), dtype, self.ranks)
             session.recorder.stage = "forward"
 
     # A checkpoint of the module is loaded by this name.

@@ -19,6 +19,8 @@ from leadline.graphs.torch.worker.expressions import (
 
 def early_end(loop: Any, frame: Any) -> str:
     """Return the first condition for a ``break`` that depends on the run, with its line, or nothing."""
+    if _breaks_now(loop.body, frame):
+        return ""
     for node in _same_loop(loop.body):
         if not isinstance(node, ast.If) or not any(
             isinstance(child, ast.Break) for child in (*node.body, *node.orelse)
@@ -37,10 +39,38 @@ def _stays_false(test: Any, loop: Any, frame: Any) -> bool:
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return any(_stays_false(operand, loop, frame) for operand in test.values)
     try:
-        if isinstance(test, ast.Attribute):  # options of the command line stay as they are
-            return isinstance(evaluate(test.value, frame), Namespace) and not evaluate(test, frame)
+        if isinstance(test, ast.Attribute):
+            return _read_setting(test, frame) is False
         assigned = [target_name(part) for node in ast.walk(loop) for part in getattr(node, "targets", [])]
         return isinstance(test, ast.Name) and test.id not in assigned and evaluate(test, frame) is False
+    except UnreadableExpression:
+        return False
+
+
+def _breaks_now(statements: List[Any], frame: Any) -> bool:
+    """Return whether a setting that is on, as ``--dry-run``, ends the loop of these statements in the current pass."""
+    for node in statements:
+        if isinstance(node, ast.If) and any(isinstance(child, ast.Break) for child in node.body):
+            if isinstance(node.test, ast.Attribute) and _read_setting(node.test, frame) is True:
+                return True
+        elif isinstance(node, ast.If) and _holds(node.test, frame) and _breaks_now(node.body, frame):
+            return True
+    return False
+
+
+def _read_setting(test: ast.Attribute, frame: Any) -> Any:
+    """Return an option of the command line, which stays as it is, ``None`` for any other attribute."""
+    try:
+        return evaluate(test, frame) if isinstance(evaluate(test.value, frame), Namespace) else None
+    except UnreadableExpression:
+        return None
+
+
+def _holds(test: Any, frame: Any) -> bool:
+    """Return whether an equation, as in ``if batch % 10 == 0``, is true now."""
+    try:
+        is_equation = isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)
+        return is_equation and bool(evaluate(test.left, frame) == evaluate(test.comparators[0], frame))
     except UnreadableExpression:
         return False
 
@@ -60,13 +90,27 @@ def while_bound(node: ast.While, frame: Any) -> Optional[Tuple[int, bool, str]]:
 
 
 def break_bound(loop: Any, frame: Any) -> Optional[Tuple[int, bool, str]]:
-    """Find ``if counter >= bound: break`` directly in a loop."""
+    """Find ``if counter >= bound: break`` directly in a loop, or a ``break`` of the current pass."""
+    if _breaks_now(loop.body, frame):
+        return 1 + (passes_before(loop, frame) or 0), False, ""
     for node in loop.body:
         if isinstance(node, ast.If) and any(isinstance(statement, ast.Break) for statement in node.body):
             bound = _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq))
             if bound is not None:
                 return bound[0] + _extra_rounds(loop, node, bound[2], frame), *bound[1:]
     return None
+
+
+def passes_before(loop: Any, frame: Any) -> Optional[int]:
+    """Return the passes of a ``for`` loop before the current one, if its variable counts them."""
+    if not isinstance(loop, ast.For):
+        return None
+    name = target_name(loop.target)
+    try:
+        counted = read_target(loop.iter, loop.target, name, frame)
+        return None if counted is None else int((evaluate(ast.Name(name), frame) - counted[1]) // counted[2])
+    except (UnreadableExpression, TypeError, ZeroDivisionError):
+        return None
 
 
 def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:

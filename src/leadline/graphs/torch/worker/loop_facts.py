@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from leadline.graphs.torch.worker.ended_runs import correct_lengths
 from leadline.graphs.torch.worker.expressions import is_count
 from leadline.graphs.torch.worker.loops import EnclosingLoop
 from leadline.graphs.torch.worker.object_sizes import object_bytes
@@ -76,8 +77,11 @@ EPOCH_OPTIONS = (
 STEP_OPTIONS = ("max_steps", "max_iters", "total_steps", "num_steps", "steps", "iterations", "max_train_steps")
 
 
-def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
-    """Return the fields of ``LoopFacts`` and ``notes``. Unknown fields are absent or ``None``."""
+def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> Dict[str, Any]:
+    """Return the fields of ``LoopFacts`` and ``notes``. Unknown fields are absent or ``None``.
+
+    ``made`` are the steps of a script that ended by itself.
+    """
     notes: List[str] = []
     step = _typical_step(observed)
     loader = step.loader if step else observed.inferring
@@ -98,7 +102,9 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
     if "batch" in observed.framework:
         facts["batch"] = observed.framework["batch"]
     batches = observed.framework.get("steps_per_epoch", facts.pop("batches", None))
-    facts["steps_per_epoch"], facts["epochs"] = _epoch_length(observed, step, batches, accumulation, notes)
+    read = _epoch_length(observed, step, batches, accumulation, notes)
+    loops = step.loops if step and not observed.framework else []
+    facts["steps_per_epoch"], facts["epochs"] = correct_lengths(made, loops, read, notes)
     evaluation_batches = _evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
     facts["evaluation_batches_per_epoch"] = evaluation_batches
     facts["notes"] = notes
@@ -289,7 +295,8 @@ def _steps_of_rarest(observed: LoopObservations, batches: int, notes: List[str])
 
 def _ends_before(loop: EnclosingLoop, loader: Any, batches: Optional[int]) -> bool:
     """Return whether a loop over a loader ends by a ``break`` before its last batch."""
-    return loader is not None and loop.iterable is loader and loop.times is not None and loop.times < (batches or 0)
+    is_over_loader = loader is not None and (loop.iterable is loader or loop.iterable is None)
+    return is_over_loader and loop.times is not None and loop.times < (batches or 0)
 
 
 def _same_loop(loops: List[EnclosingLoop], others: List[EnclosingLoop]) -> bool:

@@ -45,9 +45,12 @@ def watch_loop(script: Optional[str] = None) -> None:
     register_optimizer_step_post_hook(functools.partial(_record_step, _watch))
 
 
-def read_facts() -> Dict[str, Any]:
-    """Return the known fields of ``LoopFacts``, and ``notes`` that name their sources."""
-    return {"notes": []} if _watch is None else infer_loop_facts(_watch)
+def read_facts(made: Optional[int] = None) -> Dict[str, Any]:
+    """Return the known fields of ``LoopFacts``, and ``notes`` that name their sources.
+
+    ``made`` are the steps of a script that ended by itself.
+    """
+    return {"notes": []} if _watch is None else infer_loop_facts(_watch, made)
 
 
 def expects_evaluation() -> bool:

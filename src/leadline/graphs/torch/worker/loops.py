@@ -11,7 +11,6 @@ from leadline.graphs.torch.worker.expressions import (
     MOST_COUNT,
     READABLE,
     WRAPPERS,
-    UnreadableExpression,
     called_name,
     evaluate,
     parse_file,
@@ -20,7 +19,7 @@ from leadline.graphs.torch.worker.expressions import (
     target_name,
 )
 from leadline.graphs.torch.worker.libraries import is_user_file
-from leadline.graphs.torch.worker.loop_bounds import break_bound, early_end, read_target, while_bound
+from leadline.graphs.torch.worker.loop_bounds import break_bound, early_end, passes_before, while_bound
 
 waiting_frames: List[Any] = []
 """Frames of the user that wait for a process, which runs in place. Their innermost loop is over the processes."""
@@ -153,17 +152,8 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         return EnclosingLoop(node.lineno, counter, times, f"while {text}", None, False, counts_inner, may_end)
     iterable, count = _iterations(node, frame)
     name, names = target_name(node.target), _names_read(node.body)
-    place = _position(node, frame)
+    place = passes_before(node, frame)
     return EnclosingLoop(node.lineno, name, count, text, iterable, may_end=may_end, names=names, position=place)
-
-
-def _position(node: ast.For, frame: Any) -> Optional[int]:
-    name = target_name(node.target)
-    try:
-        counted = read_target(node.iter, node.target, name, frame)
-        return None if counted is None else int((evaluate(ast.Name(name), frame) - counted[1]) // counted[2])
-    except (UnreadableExpression, TypeError, ZeroDivisionError):
-        return None
 
 
 def _bound_of(loop: Any) -> Any:

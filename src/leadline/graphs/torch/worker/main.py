@@ -86,8 +86,8 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     session.began_s, session.began_bytes = time.process_time(), resident_bytes()
     # A script that sleeps calls no hook.
     with Watchdog(session, lambda answer: end_with(answer, request)), recorder:
-        _until_stopped(lambda: run(session, request), session, steps)
-    window = steps.finish()
+        ended = _until_stopped(lambda: run(session, request), session, steps)
+    window = steps.finish(ended=ended)
     session.facts.setdefault("world_size", session.world_size)
     return _answer(session, recorder, steps, window)
 
@@ -123,12 +123,15 @@ def install_hooks(session: TraceSession) -> Any:
     return recorder, steps
 
 
-def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
-    """Run the script. An error after training, while evaluation is traced, only becomes a note."""
+def _until_stopped(run: Any, session: TraceSession, steps: Any) -> bool:
+    """Run the script. An error after training, while evaluation is traced, only becomes a note.
+
+    Return whether the script came to its own end.
+    """
     try:
         run()
     except StopTrace:
-        return
+        return False
     except SystemExit as end:
         if end.code not in (None, 0) and not steps.evaluating:
             raise ScriptFailure(exit_reason(end.code), shows_output=True) from end
@@ -140,6 +143,7 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
         failure = failure_document(error)
         reason = failure["reason"].rpartition(";")[0]
         session.note(f"code after training is not traced: {failure['location'] or 'the script'} raised {reason}")
+    return not steps.evaluating
 
 
 def _run_script(session: TraceSession, request: Dict[str, Any]) -> None:
@@ -188,7 +192,7 @@ def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[A
 def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
     from leadline.graphs.torch.worker import loop_hooks
 
-    facts = {**loop_hooks.read_facts(), **session.facts, **steps.loading(), **steps.work.facts()}
+    facts = {**loop_hooks.read_facts(steps.made), **session.facts, **steps.loading(), **steps.work.facts()}
     for sentence in facts.pop("notes", ()):
         session.note(sentence)
     if facts.pop("one_batch", False):
@@ -213,8 +217,8 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
     if session.stopped_at or session.is_over:
         return time_failure(session)
-    if steps.backwards == 1 or steps.counts:
-        return {"reason": "the script ended after one training step; give it data for at least three"}
+    if steps.backwards:
+        return {"reason": "the script ended without a whole training step; give it data for at least three"}
     reason = "the script ended without a backward pass, an optimizer step or a model call on the device"
     return {"reason": reason, "shows_output": True}
 

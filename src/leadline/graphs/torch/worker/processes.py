@@ -6,6 +6,7 @@ A rank is a process that trains. Other processes, such as producers of data, sta
 import importlib
 import importlib.abc
 import importlib.machinery
+import math
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.process
@@ -16,19 +17,16 @@ import shlex
 import subprocess
 import sys
 import threading
-import types
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 
-from leadline.graphs.torch.worker.libraries import is_user_file
 from leadline.graphs.torch.worker.loops import user_frames, waiting_frames
+from leadline.graphs.torch.worker.pools import replace_pools, start_late
 from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession
+from leadline.graphs.torch.worker.training_code import script_folder, trains
 
-TRAINING_NAMES = {"backward", "init_process_group", "init_device_mesh", "zero_grad", "Trainer"}
-"""Names that only code of a rank uses."""
 STARTERS = ("torchrun", "accelerate", "deepspeed", "lightning", "fabric")
 BLOCKING: Sequence[Any] = (
     (multiprocessing.queues.Queue, "get"), (multiprocessing.queues.SimpleQueue, "get"),
@@ -49,6 +47,8 @@ def install_process_starts(session: TraceSession) -> None:
     for package in ("lightning.fabric", "lightning_fabric"):
         after_import(f"{package}.utilities.device_parser", ranks.allow_devices)
     ranks.replace_process_methods()
+    replace_pools(ranks)
+    after_import("torch.multiprocessing.pool", lambda module: start_late(module.Pool))
     ranks.replace_popen()
 
 
@@ -74,6 +74,7 @@ class _Ranks:
         self.session, self.devices = session, session.local_size
         self.waiting: List[Any] = []
         self.ended: Dict[int, bool] = {}
+        self.process = os.getpid()
         session.at_exit.append(self.run_first)
 
     def start_processes(self, fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any) -> Any:
@@ -127,7 +128,7 @@ class _Ranks:
 
         def start_unless_rank(this: Any) -> None:
             target = getattr(this, "_target", None) or this.run
-            if not _trains(target):
+            if not trains(target):
                 start(this)
                 return
             self.waiting.append(this)
@@ -160,15 +161,23 @@ class _Ranks:
 
         return call
 
-    def run_first(self) -> None:
-        """Run the first of the waiting ranks to its end. The others count as ended with it."""
-        if not self.waiting or threading.current_thread() is not threading.main_thread():
+    def run_first(self, *, in_loop: bool = True) -> None:
+        """Run the first of the waiting ranks to its end. The others count as ended with it.
+
+        ``in_loop``: The user's innermost loop waits for one process after the other.
+        """
+        is_main = threading.current_thread() is threading.main_thread() and os.getpid() == self.process
+        if not self.waiting or not is_main:
             return
-        count, first = len(self.waiting), self.waiting[0]
+        first, *others = self.waiting
+        tasks, count = len(self.waiting), min(len(self.waiting), getattr(first, "processes", len(self.waiting)))
         self.waiting.clear()
+        if tasks > count:
+            rounds = math.ceil(tasks / count)
+            self.session.note(f"the {tasks} tasks of a pool are assumed to be {rounds} rounds: the steps are of one")
         self.session.note(f"the script starts {count} training processes: the first was traced in place of all")
-        waiting = next(user_frames(_folder()), None)
-        if waiting is not None and count > 1:
+        waiting = next(user_frames(script_folder()), None)
+        if waiting is not None and count > 1 and in_loop:
             waiting_frames.append(waiting)
         try:
             first.run()
@@ -182,6 +191,9 @@ class _Ranks:
                 self.session.note(
                     f"the {count} training processes form no process group: where they share a GPU, a step takes longer"
                 )
+        for rank in others:
+            if hasattr(rank, "end_with"):
+                rank.end_with(first.result())
 
     def replace_popen(self) -> None:
         """Leave out further ranks, which start as programs, and note programs that may train."""
@@ -222,47 +234,8 @@ def _starts_python(words: Sequence[str]) -> bool:
 
 def _location() -> str:
     """Return the user's line that is running."""
-    frame = next(user_frames(_folder()), None)
+    frame = next(user_frames(script_folder()), None)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-
-
-def _folder() -> str:
-    return str(Path(sys.argv[0]).absolute().parent)
-
-
-def _trains(target: Any) -> bool:
-    """Return whether a function of the user, or one that it calls, names what only training uses."""
-    folder, visited = _folder(), set()
-    queue = [getattr(target, "func", target)]  # functools.partial
-    while queue:
-        function = queue.pop()
-        code = getattr(getattr(function, "__func__", function), "__code__", None)
-        if code is None or code in visited or not is_user_file(code.co_filename, folder):
-            continue
-        visited.add(code)
-        names = set(_names(code))
-        if names & TRAINING_NAMES:
-            return True
-        queue += _callees(function, names)
-    return False
-
-
-def _names(code: Any) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
-
-
-def _callees(function: Any, names: Set[str]) -> List[Any]:
-    """Return the functions, methods and classes' methods that a function may call by these names."""
-    owners: List[Any] = [getattr(function, "__self__", None)]
-    global_names = getattr(getattr(function, "__func__", function), "__globals__", {})
-    values = [global_names[name] for name in names if name in global_names]
-    owners += [value for value in values if isinstance(value, types.ModuleType)]
-    values += [getattr(owner, name, None) for owner in owners if owner is not None for name in names]
-    classes = [value for value in values if isinstance(value, type)]
-    return [*values, *(member for kind in classes for member in vars(kind).values())]
 
 
 _hooks: Dict[str, Callable[[Any], None]] = {}

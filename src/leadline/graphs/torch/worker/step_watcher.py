@@ -56,8 +56,12 @@ class StepWatcher:
         self.recorder = recorder
         self.counts: Dict[int, int] = {}
         self.optimizers: List[Any] = recorder.optimizers
-        self.backwards = self.depth = self.calls = 0
+        self.backwards = self.depth = self.calls = self.closed = 0
+        self.first: Optional[TraceWindow] = None
+        """The first step, with all that came before it but what built the model."""
         self.steady: Optional[TraceWindow] = None
+        self.made: Optional[int] = None
+        """Steps of a script that ended by itself."""
         self.called: Optional[TraceWindow] = None
         self.evaluation: Optional[TraceWindow] = None
         self.evaluating = False
@@ -72,17 +76,27 @@ class StepWatcher:
 
     def install(self) -> None:
         """Place the hooks."""
-        call_after(
-            torch.optim.Optimizer, "__init__", lambda _, optimizer, *__, **___: self.optimizers.append(optimizer)
-        )
+        call_after(torch.optim.Optimizer, "__init__", self._add_optimizer)
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         self._watch_backward()
         self._watch_modules()
         self._watch_loaders()
 
-    def finish(self) -> Optional[TraceWindow]:
-        """Return the steady step, or ``None`` if no whole step was recorded."""
+    def _add_optimizer(self, _: Any, optimizer: Any, *__: Any, **___: Any) -> None:
+        self.optimizers.append(optimizer)
+        if not self.backwards:
+            self.recorder.cut()  # the first step is without what built the model
+
+    def finish(self, *, ended: bool) -> Optional[TraceWindow]:
+        """Return the steady step, or ``None`` if no whole step was recorded.
+
+        Of a script that ``ended`` by itself it may be the first one.
+        """
+        first = self.first if not self.session.real else None  # its forward pass was not recorded
+        if ended and (self.steady or first) is not None:
+            self.made = min(self.counts.values(), default=self.backwards)
+            self.steady = self.steady or first
         if self.evaluating and self.evaluated and self.evaluation is None:
             self.evaluation = self.recorder.cut()
         return self.steady or self.called
@@ -143,7 +157,11 @@ class StepWatcher:
                 self.start_evaluation()
             return
         self.work.end_step(sum(load.times.needed_s for load in self.loads[TRAINING]), loop_hooks.step_periods())
-        if count >= 2:
+        self.closed += 1
+        if count == 1:
+            # Steps that ended before this optimizer joined were only a part.
+            self.first, self.steady = window if self.closed == 1 else None, None
+        elif self.closed > 1:  # otherwise it spans two steps of an optimizer that may not be the only one
             self.steady = window
         if count >= STEPS and not waiting:
             if self.batches.sizes_differ:
@@ -204,6 +222,8 @@ class StepWatcher:
         window = self.recorder.cut()
         if self.evaluating:
             return
+        if self.backwards == 1:
+            self.first = window
         if self.backwards >= 2:
             self.steady = window
         if self.backwards > STEPS:
