@@ -174,6 +174,8 @@ def _watch_forward(watch: LoopObservations) -> None:
         elif watch.root is None and torch.is_grad_enabled():
             watch.root = module
             _record_forward(watch, module, args)
+        elif isinstance(module, torch.nn.RNNBase) and watch.root is not None and watch.forward is not None:
+            _correct_batch(watch.forward, module, args)
 
     def after(module: Any, *_: Any) -> None:
         if watch.root is module:
@@ -198,7 +200,17 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
         watch.forward = {"parameters": parameters, "batch": len(images), "module": type(module).__name__}
         return
     batch_axis = 1 if batch_first and not any(batch_first) and tensor.dim() > 1 else 0
-    watch.forward = {"parameters": parameters, "batch": int(tensor.shape[batch_axis]), "module": type(module).__name__}
+    sizes = tuple(map(int, tensor.shape))
+    watch.forward = {"parameters": parameters, "batch": sizes[batch_axis], "module": type(module).__name__}
+    watch.forward["first"] = sizes[0] if batch_axis else None
+
+
+def _correct_batch(forward: Dict[str, Any], layer: Any, args: Any) -> None:
+    """Correct the batch of a model that takes it first and swaps the axes itself, before its recurrent layer."""
+    sequence = args[0] if args else None
+    is_time_first = isinstance(sequence, torch.Tensor) and sequence.dim() == 3 and not layer.batch_first
+    if is_time_first and forward.get("first") == sequence.shape[1]:
+        forward["batch"] = int(sequence.shape[1])
 
 
 def _running_trainer(frame: Any) -> Tuple[str, Any]:
