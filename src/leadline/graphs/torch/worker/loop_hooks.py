@@ -208,8 +208,9 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
 def _correct_batch(forward: Dict[str, Any], layer: Any, args: Any) -> None:
     """Correct the batch of a model that takes it first and swaps the axes itself, before its recurrent layer."""
     sequence = args[0] if args else None
-    is_time_first = isinstance(sequence, torch.Tensor) and sequence.dim() == 3 and not layer.batch_first
-    if is_time_first and forward.get("first") == sequence.shape[1]:
+    if not isinstance(sequence, torch.Tensor) or sequence.dim() != 3 or layer.batch_first:
+        return
+    if forward.get("first") == sequence.shape[1]:
         forward["batch"] = int(sequence.shape[1])
 
 
@@ -296,7 +297,11 @@ def _transformers_evaluation(trainer: Any) -> Optional[int]:
 def _lightning_settings(trainer: Any) -> Dict[str, Any]:
     batches = getattr(trainer, "num_val_batches", None)
     is_counted = isinstance(batches, list) and all(isinstance(count, int) for count in batches)
+    # Less than those of the loader with limit_train_batches, and infinite for a stream.
+    batches_per_epoch = getattr(trainer, "num_training_batches", None)
+    limited = {"steps_per_epoch": batches_per_epoch} if isinstance(batches_per_epoch, int) else {}
     return {
+        **limited,
         "framework": "Lightning Trainer",
         "epochs": None if trainer.max_epochs == -1 else trainer.max_epochs,
         "max_steps": trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None,
