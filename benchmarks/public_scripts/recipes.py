@@ -85,7 +85,9 @@ def text(folder: Path) -> None:
     for part, count in (("train", 2000), ("valid", 200), ("test", 200)):
         lines = "\n".join(" ".join(draw.choices(WORDS, k=20)) for _ in range(count))
         (place / f"{part}.txt").write_text(lines + "\n", encoding="utf-8")
-    (place / "input.txt").write_text(" ".join(draw.choices(WORDS, k=300_000))[:1_000_000], encoding="utf-8")
+    # minGPT samples from these words, so their characters must be in the text.
+    words = f"O God, O God! {' '.join(draw.choices(WORDS, k=300_000))}"
+    (place / "input.txt").write_text(words[:1_000_000], encoding="utf-8")
 
 
 def tokens(folder: Path) -> None:

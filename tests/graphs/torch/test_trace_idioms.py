@@ -209,11 +209,12 @@ def test_a_lightning_trainer_that_stops_early_is_traced_with_its_validation(tmp_
         def data(items):
             return DataLoader(TensorDataset(torch.rand(items, 20), torch.randint(0, 3, (items,))), 32)
         callbacks = [EarlyStopping("val_loss"), ModelCheckpoint(monitor="val_loss")]
-        trainer = lightning.Trainer(max_epochs=4, accelerator="gpu", devices=1, callbacks=callbacks)
+        options = {"accelerator": "gpu", "devices": 1, "limit_train_batches": 0.5}
+        trainer = lightning.Trainer(max_epochs=4, callbacks=callbacks, **options)
         trainer.fit(Net(), data(320), data(64))
         """,
     )
-    assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.evaluation_batches_per_epoch) == (10, 4, 2)
+    assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.evaluation_batches_per_epoch) == (5, 4, 2)
     assert not any("not traced" in note for note in job.notes)
     _same_kernels_forward(job)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

@@ -49,7 +49,10 @@ def test_a_product_with_a_sparse_matrix_computes_two_flops_per_entry_and_column(
     assert (job.step.device_type, job.step.parameters, job.loop.epochs) == (device, 64 * 32 + 32 * 7, 20)
 
 
-def test_learned_values_of_a_sparse_matrix_get_gradients(tmp_path):
+@pytest.mark.parametrize(
+    "arguments", ["places, values, (count, count)", "indices=places, values=values, size=(count, count)"]
+)
+def test_learned_values_of_a_sparse_matrix_get_gradients(tmp_path, arguments):
     job = trace(
         tmp_path,
         """
@@ -59,10 +62,10 @@ def test_learned_values_of_a_sparse_matrix_get_gradients(tmp_path):
         values, dense = torch.nn.Parameter(values.cuda()), torch.nn.Parameter(dense.cuda())
         optimizer = torch.optim.Adam([values, dense])
         for step in range(9):
-            matrix = torch.sparse_coo_tensor(places, values, (count, count))
+            matrix = torch.sparse_coo_tensor(SPARSE)
             (2.0 * matrix @ dense).sum().backward()
             optimizer.step()
-        """,
+        """.replace("SPARSE", arguments),
     )
     flops = {op.name: op.flops for op in job.step.ops if op.name.startswith("leadline.")}
     assert flops == {"leadline.spmm": 2 * 300 * 8, "leadline.sddmm": 2 * 300 * 8}

@@ -27,6 +27,11 @@ OPERATORS: Dict[Any, Any] = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 
+COMPARISONS: Dict[Any, Any] = {
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}  # fmt: skip
+
 
 class UnreadableExpression(Exception):
     """The value of an expression cannot be read without running the user's code."""
@@ -73,6 +78,13 @@ def _operation(node: ast.BinOp, frame: Any) -> Any:
     raise UnreadableExpression
 
 
+def _comparison(node: ast.Compare, frame: Any) -> bool:
+    left, right = evaluate(node.left, frame), evaluate(node.comparators[0], frame)
+    if len(node.ops) == 1 and isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        return bool(COMPARISONS[type(node.ops[0])](left, right))
+    raise UnreadableExpression
+
+
 def _negation(node: ast.UnaryOp, frame: Any) -> Any:
     value = evaluate(node.operand, frame)
     if isinstance(node.op, ast.USub) and isinstance(value, (int, float)):
@@ -104,7 +116,7 @@ def _call(node: ast.Call, frame: Any) -> Any:
 
 READERS: Dict[Any, Any] = {
     ast.Name: _name, ast.Attribute: _attribute, ast.BinOp: _operation, ast.UnaryOp: _negation,
-    ast.Subscript: _subscript, ast.Call: _call,
+    ast.Subscript: _subscript, ast.Call: _call, ast.Compare: _comparison,
 }  # fmt: skip
 
 

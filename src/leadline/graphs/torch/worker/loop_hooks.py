@@ -182,6 +182,8 @@ def _watch_forward(watch: LoopObservations) -> None:
         elif watch.root is None and torch.is_grad_enabled():
             watch.root = module
             _record_forward(watch, module, args)
+        elif isinstance(module, torch.nn.RNNBase) and watch.root is not None and watch.forward is not None:
+            _correct_batch(watch.forward, module, args)
 
     def after(module: Any, *_: Any) -> None:
         if watch.root is module:
@@ -206,7 +208,18 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
         watch.forward = {"parameters": parameters, "batch": len(images), "module": type(module).__name__}
         return
     batch_axis = 1 if batch_first and not any(batch_first) and tensor.dim() > 1 else 0
-    watch.forward = {"parameters": parameters, "batch": int(tensor.shape[batch_axis]), "module": type(module).__name__}
+    sizes = tuple(map(int, tensor.shape))
+    watch.forward = {"parameters": parameters, "batch": sizes[batch_axis], "module": type(module).__name__}
+    watch.forward["first"] = sizes[0] if batch_axis else None
+
+
+def _correct_batch(forward: Dict[str, Any], layer: Any, args: Any) -> None:
+    """Correct the batch of a model that takes it first and swaps the axes itself, before its recurrent layer."""
+    sequence = args[0] if args else None
+    if not isinstance(sequence, torch.Tensor) or sequence.dim() != 3 or layer.batch_first:
+        return
+    if forward.get("first") == sequence.shape[1]:
+        forward["batch"] = int(sequence.shape[1])
 
 
 def _running_trainer(frame: Any) -> Tuple[str, Any]:
@@ -292,7 +305,11 @@ def _transformers_evaluation(trainer: Any) -> Optional[int]:
 def _lightning_settings(trainer: Any) -> Dict[str, Any]:
     batches = getattr(trainer, "num_val_batches", None)
     is_counted = isinstance(batches, list) and all(isinstance(count, int) for count in batches)
+    # Less than those of the loader with limit_train_batches, and infinite for a stream.
+    batches_per_epoch = getattr(trainer, "num_training_batches", None)
+    limited = {"steps_per_epoch": batches_per_epoch} if isinstance(batches_per_epoch, int) else {}
     return {
+        **limited,
         "framework": "Lightning Trainer",
         "epochs": None if trainer.max_epochs == -1 else trainer.max_epochs,
         "max_steps": trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None,

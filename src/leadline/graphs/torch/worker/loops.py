@@ -152,8 +152,45 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         return EnclosingLoop(node.lineno, counter, times, f"while {text}", None, False, counts_inner, may_end)
     iterable, count = _iterations(node, frame)
     name, names = target_name(node.target), _names_read(node.body)
-    place = passes_before(node, frame)
+    skipped = _skipped_passes(node, iterable, count or 0, frame)
+    count, place = (count, passes_before(node, frame)) if not skipped else ((count or 0) - skipped, None)
     return EnclosingLoop(node.lineno, name, count, text, iterable, may_end=may_end, names=names, position=place)
+
+
+def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int:
+    """Return the passes that end at an ``if ...: continue`` above the current line, which a counter decides."""
+    conditions = [
+        node.test
+        for node in loop.body
+        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Continue) and node.lineno < frame.f_lineno
+    ]
+    values: Any = iterable if isinstance(iterable, (list, tuple, range)) else range(count)
+    counter = loop.target if values is iterable else None
+    if isinstance(loop.target, ast.Tuple) and called_name(loop.iter) == "enumerate" and len(loop.target.elts) > 1:
+        index, element = loop.target.elts[:2]
+        counter = ast.Tuple([index, element if values is iterable else ast.Name("_")])
+        values = [*enumerate(values)] if len(values) <= MOST_ELEMENTS else []
+    if not conditions or counter is None or len(values) > MOST_ELEMENTS:
+        return 0
+    changed = set(_assigned(loop.body))
+    conditions = [test for test in conditions if changed.isdisjoint(_variables(test))]
+    names = dict(read_locals(frame))
+    code = types.SimpleNamespace(co_flags=0, co_filename=frame.f_code.co_filename)
+    place = types.SimpleNamespace(f_locals=names, f_globals=frame.f_globals, f_code=code)
+    try:
+        return sum(
+            _bind(counter, value, names) and any(evaluate(test, place) for test in conditions)
+            for value in itertools.islice(values, count)
+        )
+    except UnreadableExpression:
+        return 0
+
+
+def _assigned(statements: Sequence[Any]) -> Iterator[str]:
+    """Yield the names that statements assign."""
+    for node in (node for statement in statements for node in ast.walk(statement)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
 def _bound_of(loop: Any) -> Any:

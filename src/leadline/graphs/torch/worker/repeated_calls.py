@@ -1,5 +1,6 @@
-"""Calls of a model without gradients before training: after a few alike, only their results are made."""
+"""Calls of a model before training that train nothing: after a few alike, only their results are made."""
 
+import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
@@ -7,10 +8,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from leadline.graphs.torch.worker import fake_tensors
-from leadline.graphs.torch.worker.session import TraceSession
+from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession
 
 ALIKE = 3
 """Equal results of calls with equal shapes, after which further ones are assumed to be equal too."""
+DROPPED = 24
+"""Calls with gradients, all but the last of whose graphs are freed, after which a call is assumed to train nothing."""
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 
@@ -20,13 +23,45 @@ class _Result(NamedTuple):
     shapes: Tuple[Any, ...]
     structure: Any
     calls: int
+    graphs: Tuple[Any, ...] = ()
+    """Weak references that end with the autograd graphs of the last calls."""
+
+    @property
+    def is_dropped(self) -> bool:
+        """Return whether the graphs of all calls were freed, but for the last, which a variable may still hold."""
+        return len(self.graphs) >= DROPPED and not any(graph() for graph in self.graphs[:-1])
+
+
+class _Mark:
+    """A hook of an autograd node that does nothing, and lives as long as the node."""
+
+    def __call__(self, *_: Any) -> None:
+        """Leave the gradients as they are."""
+
+
+class _Unrun(torch.autograd.Function):
+    """The result of a call that did not run. Nothing may train on it."""
+
+    @staticmethod
+    def forward(_: Any, anchor: Any, leaf: Any) -> Any:
+        """Return a tensor without data that needs a gradient."""
+        return fake_tensors.empty_tensor(*leaf)
+
+    @staticmethod
+    def backward(_: Any, *gradients: Any) -> Any:
+        """Refuse, as the layers of the call were not traced."""
+        raise ScriptFailure(
+            f"the script trains on a model's output whose first {DROPPED} values it dropped, so the trace did not run "
+            "the model: train before the model has been called so often"
+        )
 
 
 class RepeatedCalls:
     """Results of calls by their module and the shapes of their arguments.
 
     Scripts evaluate before the first step, precompute features of a whole data set or fill a replay buffer, which
-    would take all the time of a trace. No estimate uses these calls.
+    would take all the time of a trace. No estimate uses these calls. With gradients, calls count only if their graphs
+    were freed.
     """
 
     def __init__(self, session: TraceSession) -> None:
@@ -42,17 +77,19 @@ class RepeatedCalls:
         shapes = _shapes(leaves)
         if shapes is None or not any(isinstance(leaf, FakeTensor) for leaf in leaves):
             return None
-        return id(module), module.training, torch.is_autocast_enabled(), str(structure), shapes
+        return id(module), module.training, torch.is_grad_enabled(), torch.is_autocast_enabled(), str(structure), shapes
 
     def answer(self, call: Any, module: Any) -> Optional[List[Any]]:
         """Return a new result for such a call in a list, or ``None`` if it must run."""
         result = self._results.get(call)
-        if result is None or result.calls < ALIKE:
+        trains = torch.is_grad_enabled()
+        if result is None or not (result.is_dropped if trains else result.calls >= ALIKE):
             return None
         self.session.check_time()
-        name = type(module).__name__
-        self.session.note(f"calls of {name} without gradients before training are assumed to be like the first {ALIKE}")
-        leaves = [fake_tensors.empty_tensor(*leaf) if isinstance(leaf, tuple) else leaf for leaf in result.shapes]
+        name, kind = type(module).__name__, "whose results are dropped" if trains else "without gradients"
+        calls = DROPPED if trains else ALIKE
+        self.session.note(f"calls of {name} {kind} before training are assumed to be like the first {calls}")
+        leaves = [_make(leaf, trains) if isinstance(leaf, tuple) else leaf for leaf in result.shapes]
         return [tree_unflatten(leaves, result.structure)]
 
     def record(self, call: Any, result: Any) -> None:
@@ -63,7 +100,26 @@ class RepeatedCalls:
             return
         before = self._results.get(call)
         is_alike = before is not None and (before.shapes, before.structure) == (shapes, structure)
-        self._results[call] = _Result(shapes, structure, before.calls + 1 if before and is_alike else 1)
+        if before is None or not is_alike:
+            before = _Result(shapes, structure, 0)
+        graphs = [*before.graphs, *map(_watch_graph, leaves[:1])][-DROPPED:] if torch.is_grad_enabled() else ()
+        self._results[call] = before._replace(calls=before.calls + 1, graphs=tuple(graphs))
+
+
+def _watch_graph(leaf: Any) -> Any:
+    """Return a weak reference that ends with the graph of a result; one that never ends without a graph."""
+    node = getattr(leaf, "grad_fn", None)
+    if node is None:
+        return lambda: True
+    mark = _Mark()
+    node.register_hook(mark)
+    return weakref.ref(mark)
+
+
+def _make(leaf: Any, trains: bool) -> Any:
+    if trains and leaf[1].is_floating_point:
+        return _Unrun.apply(torch.zeros((), requires_grad=True), leaf)
+    return fake_tensors.empty_tensor(*leaf)
 
 
 def _shapes(leaves: List[Any]) -> Optional[Tuple[Any, ...]]:

@@ -215,15 +215,18 @@ def install_sparse_matrices() -> None:
         indices = torch.nonzero(tensor).t()
         return SparseMatrix([indices], tensor[tuple(indices)], tensor.shape)
 
-    torch.sparse_coo_tensor = _constructor(torch.sparse_coo_tensor, 2, torch.sparse_coo)
-    torch.sparse_csr_tensor = _constructor(torch.sparse_csr_tensor, 3, torch.sparse_csr)
+    torch.sparse_coo_tensor = _constructor(torch.sparse_coo_tensor, ("indices", "values"), torch.sparse_coo)
+    compressed = ("crow_indices", "col_indices", "values")
+    torch.sparse_csr_tensor = _constructor(torch.sparse_csr_tensor, compressed, torch.sparse_csr)
     torch.Tensor.to_sparse = torch.Tensor.to_sparse_coo = sparsify
 
 
-def _constructor(original: Callable[..., Any], count: int, layout: Any) -> Callable[..., Any]:
-    """Wrap a constructor from ``count`` tensors, the last of which are the values."""
+def _constructor(original: Callable[..., Any], names: Tuple[str, ...], layout: Any) -> Callable[..., Any]:
+    """Wrap a constructor from tensors with these ``names``, the last of which are the values."""
+    count = len(names)
 
     def construct(*args: Any, device: Any = None, **settings: Any) -> Any:
+        args = (*args, *(settings.pop(name) for name in names[len(args) :] if name in settings))
         target = fake_tensors.map_device(None if device is None else torch.device(device))
         on_gpu = target is not None and target.type == fake_tensors.backend()
         if not is_fake(*args):

@@ -234,7 +234,7 @@ class StepWatcher:
 
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
             self.session.record_startup_cost()
-            is_early = not (self.depth or self.backwards or self.evaluating or torch.is_grad_enabled())
+            is_early = not (self.depth or self.backwards or self.evaluating)
             kind = self.repeated.describe(module, args, kwargs) if is_early else None
             known = self.repeated.answer(kind, module) if kind is not None else None
             if known is not None:

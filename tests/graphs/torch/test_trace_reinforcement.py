@@ -1,0 +1,91 @@
+"""Scripts that call their model many times before they train, and models that swap the axes of their batch."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from leadline.core.errors import Untraceable
+from leadline.core.graph import TracedJob
+from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.graphs.torch.trace import trace_command
+from tests.support.forked_python import run_forked
+
+
+def trace(folder: Path, code: str) -> TracedJob:
+    script = folder / "train.py"
+    script.write_text(code)
+    words = (sys.executable, str(script))
+    return trace_command(Workload(ModelSource(ModelKind.COMMAND, "train", words)), runner=run_forked, cwd=folder)
+
+
+REPLAY = """
+import torch
+from torch import nn
+network = nn.Sequential(*[nn.Linear(4, 4) for _ in range(100)]).cuda()
+optimizer = torch.optim.SGD(network.parameters(), 0.1)
+memory, state = [], torch.rand(1, 4)
+for step in range(3000):
+    action = network(state.cuda()).argmax()
+    memory.append(int(action.item()))
+    if step > 2000 and step % 10 == 0:
+        network(torch.rand(32, 4).cuda()).square().mean().backward()
+        optimizer.step()
+"""
+"""Each of the 2,000 calls that fill the memory would take a twentieth of a second."""
+
+
+def test_actions_before_training_are_chosen_without_running_every_layer(tmp_path):
+    job = trace(tmp_path, REPLAY)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (99, 1)
+    note = "calls of Sequential whose results are dropped before training are assumed to be like the first 24"
+    assert note in job.notes
+    names = [op.name for op in job.step.ops]
+    assert (names.count("aten.addmm"), names.count("aten.mm")) == (1100, 199)  # ten actions in a step
+
+
+EPISODE = """
+import torch
+from torch import nn
+policy = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2), nn.Softmax(-1)).cuda()
+optimizer = torch.optim.SGD(policy.parameters(), 0.1)
+for episode in range(9):
+    returns = []
+    for move in range(40):
+        returns.append(policy(torch.rand(1, 4).cuda()).log().sum())
+    torch.stack(returns).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_actions_that_are_trained_on_run_in_full(tmp_path):
+    job = trace(tmp_path, EPISODE)
+    assert [op.name for op in job.step.ops].count("aten.addmm") == 80
+
+
+def test_training_on_a_call_that_did_not_run_is_refused(tmp_path):
+    code = EPISODE.replace("returns = []", "returns = []\n    for move in range(40): policy(torch.rand(1, 4).cuda())")
+    with pytest.raises(Untraceable, match="trains on a model's output whose first 24 values it dropped"):
+        trace(tmp_path, code)
+
+
+SWAPPED = """
+import torch
+from torch import nn
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(3, 8)
+    def forward(self, words):
+        return self.layer({words})[0]
+model = Reader()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(9):
+    model(torch.rand(10, 5, 3)).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("words", "batch"), [("words.transpose(0, 1)", 10), ("words", 5)])
+def test_the_batch_is_that_of_the_recurrent_layer(tmp_path, words, batch):
+    assert trace(tmp_path, SWAPPED.format(words=words)).loop.batch == batch
