@@ -56,7 +56,8 @@ def fetch(scripts: Sequence[PublicScript], data: Path, mirrors: Path | None) -> 
         mark = folder / f".{name}"
         if not mark.exists():
             RECIPES[name](folder)
-            mark.touch()
+            if name != "checksums":  # the environment may be made, or made anew, later
+                mark.touch()
     for script in scripts:
         _link(script, data)
     sys.stderr.writelines(f"not fetched: {failure}\n" for failure in failures)

@@ -57,6 +57,7 @@ class PublicScript:
         links: Paths from ``folder`` that lead to a folder of the recipes, as ``PATH`` or ``PATH=FOLDER``.
         packages: Packages beside torch and torchvision.
         python_path: A folder, from ``folder``, whose packages the script imports without their being installed.
+        home: A folder, from ``folder``, that is the user's home folder to the script.
         why: How the steps follow from the script, where its loader does not tell.
     """
 
@@ -74,6 +75,7 @@ class PublicScript:
     links: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     python_path: str = ""
+    home: str = ""
     why: str = ""
 
     @cached_property
@@ -88,7 +90,8 @@ class PublicScript:
 
     def environment(self, folder: Path) -> dict[str, str]:
         """Return the variables that a run in ``folder`` needs beside the present ones."""
-        return {"PYTHONPATH": str((folder / self.python_path).resolve())} if self.python_path else {}
+        folders = {"PYTHONPATH": self.python_path, "HOME": self.home}
+        return {name: str((folder / path).resolve()) for name, path in folders.items() if path}
 
     def command(self, data: Path) -> tuple[str, ...]:
         """Return the command as typed in the environment of the scripts."""

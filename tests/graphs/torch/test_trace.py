@@ -166,6 +166,11 @@ def test_a_message_that_is_no_text_is_reported_with_its_line(tmp_path: Path) -> 
     assert f"{tmp_path}/train.py:2" == caught.value.location
 
 
+def test_a_long_message_ends_with_a_whole_sentence(tmp_path: Path) -> None:
+    with pytest.raises(Untraceable, match=r"ValueError: The format is old\. Convert it; the trace stopped here"):
+        trace(tmp_path, "import torch\nraise ValueError('The format is old. Convert it. ' + 400 * 'Or ' + 'not.')\n")
+
+
 def test_a_script_that_trains_nothing_is_untraceable(tmp_path: Path) -> None:
     with pytest.raises(Untraceable, match="without a backward pass"):
         trace(tmp_path, "import torch\nprint(torch.rand(3))\n")

@@ -231,7 +231,7 @@ def failure_document(error: BaseException, advice: str = "the trace stopped here
         location = f"{error.filename}:{error.lineno}"
     if isinstance(error, ScriptFailure):
         return {"reason": str(error), "location": location, "shows_output": error.shows_output}
-    message = " ".join(COLORS.sub("", str(error)).split())[:300].rstrip(".")
+    message = _shortened(" ".join(COLORS.sub("", str(error)).split())).rstrip(".")
     if isinstance(error, ModuleNotFoundError) and error.name:
         reason = f"the script imports {error.name}, which {sys.executable} does not have: install it there, or start "
         return {"reason": f"{reason}the command with the Python of the job", "location": location}
@@ -242,6 +242,13 @@ def failure_document(error: BaseException, advice: str = "the trace stopped here
     source = frames[-1].line if frames else ""
     message = message or (f"no message at `{source}`" if source else "no message")  # such as a bare assert
     return {"reason": f"{type(error).__name__}: {message}; {advice}", "location": location}
+
+
+def _shortened(message: str, longest: int = 400) -> str:
+    """Return the whole sentences of a message that fit, or the beginning of the first if none does."""
+    if len(message) <= longest:
+        return message
+    return message[:longest].rpartition(". ")[0] or message[:longest] + " …"
 
 
 def exit_reason(code: Any) -> str:
