@@ -3,7 +3,7 @@
 import json
 import shlex
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -50,7 +50,9 @@ class PublicScript:
         refused: A word of the true reason why it cannot be traced; empty for scripts that must be answered.
         recipes: The data sets that it reads.
         links: Paths from ``folder`` that lead to a folder of the recipes, as ``PATH`` or ``PATH=FOLDER``.
-        packages: Packages beside torch and torchvision.
+        packages: Packages beside torch and torchvision, or all of them in another environment.
+        venv: The folder of the environment that it runs in.
+        variables: Environment variables; ``{data}`` stands as in ``run``.
         python_path: A folder, from ``folder``, whose packages the script imports without their being installed.
         why: How the steps follow from the script, where its loader does not tell.
     """
@@ -68,6 +70,8 @@ class PublicScript:
     recipes: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    venv: str = "venv"
+    variables: dict[str, str] = field(default_factory=dict)
     python_path: str = ""
     why: str = ""
 
@@ -81,15 +85,20 @@ class PublicScript:
         """Return the folder in which the command runs."""
         return self.repository.folder(data) / self.folder
 
-    def environment(self, folder: Path) -> dict[str, str]:
+    def environment(self, folder: Path, data: Path) -> dict[str, str]:
         """Return the variables that a run in ``folder`` needs beside the present ones."""
-        return {"PYTHONPATH": str((folder / self.python_path).resolve())} if self.python_path else {}
+        paths = {"PYTHONPATH": str((folder / self.python_path).resolve())} if self.python_path else {}
+        return paths | {name: _with_data(value, data) for name, value in self.variables.items()}
 
     def command(self, data: Path) -> tuple[str, ...]:
         """Return the command as typed in the environment of the scripts."""
-        words = shlex.split(self.run.replace("{data}", str((data / "data").absolute())))
-        program = data.absolute() / "venv" / "bin" / words[0]
+        words = shlex.split(_with_data(self.run, data))
+        program = data.absolute() / self.venv / "bin" / words[0]
         return (str(program), *words[1:])
+
+
+def _with_data(text: str, data: Path) -> str:
+    return text.replace("{data}", str((data / "data").absolute()))
 
 
 def public_scripts(names: tuple[str, ...] = ()) -> list[PublicScript]:
