@@ -44,12 +44,14 @@ def fetch(scripts: Sequence[PublicScript], data: Path, mirrors: Path | None) -> 
             _clone(repository, data, mirrors)
         except LeadlineError as error:
             failures.append(f"{repository.name}: {error}")
-    packages = " ".join(sorted({package for script in scripts for package in script.packages}))
-    if not (data / "venv").exists():
-        sys.stdout.write(
-            f"make the scripts' environment next: python3 -m venv {data}/venv && "
-            f"{data}/venv/bin/pip install torch torchvision {packages}; then fetch again\n"
-        )
+    for venv in sorted({script.venv for script in scripts}):
+        if not (data / venv).exists():
+            common = {"torch", "torchvision"} if venv == "venv" else set()
+            packages = common.union(*(script.packages for script in scripts if script.venv == venv))
+            sys.stdout.write(
+                f"make the environment next: python3 -m venv {data}/{venv} && "
+                f"{data}/{venv}/bin/pip install {' '.join(sorted(packages))}; then fetch again\n"
+            )
     folder = data / "data"
     folder.mkdir(parents=True, exist_ok=True)
     for name in sorted({recipe for script in scripts for recipe in script.recipes}):
@@ -100,7 +102,7 @@ def run_counter(script: PublicScript, data: Path, steps: int) -> dict[str, list[
         cwd = copy / script.folder
         done = run_process(
             [*words[:start], str(COUNTER), str(out), str(steps), *words[start:]],
-            env={"WANDB_MODE": "disabled", **script.environment(cwd)},
+            env={"WANDB_MODE": "disabled", **script.environment(cwd, data)},
             cwd=cwd,
             timeout_s=COUNT_TIMEOUT_S,
         )

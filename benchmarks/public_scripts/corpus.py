@@ -6,7 +6,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -55,7 +55,9 @@ class PublicScript:
         refused: A word of the true reason why it cannot be traced; empty for scripts that must be answered.
         recipes: The data sets that it reads.
         links: Paths from ``folder`` that lead to a folder of the recipes, as ``PATH`` or ``PATH=FOLDER``.
-        packages: Packages beside torch and torchvision.
+        packages: Packages beside torch and torchvision, or all of them in another environment.
+        venv: The folder of the environment that it runs in.
+        variables: Environment variables; ``{data}`` stands as in ``run``.
         python_path: A folder, from ``folder``, whose packages the script imports without their being installed.
         home: A folder, from ``folder``, that is the user's home folder to the script.
         why: How the steps follow from the script, where its loader does not tell.
@@ -74,6 +76,8 @@ class PublicScript:
     recipes: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    venv: str = "venv"
+    variables: dict[str, str] = field(default_factory=dict)
     python_path: str = ""
     home: str = ""
     why: str = ""
@@ -88,16 +92,21 @@ class PublicScript:
         """Return the folder in which the command runs."""
         return self.repository.folder(data) / self.folder
 
-    def environment(self, folder: Path) -> dict[str, str]:
+    def environment(self, folder: Path, data: Path) -> dict[str, str]:
         """Return the variables that a run in ``folder`` needs beside the present ones."""
         folders = {"PYTHONPATH": self.python_path, "HOME": self.home}
-        return {name: str((folder / path).resolve()) for name, path in folders.items() if path}
+        paths = {name: str((folder / path).resolve()) for name, path in folders.items() if path}
+        return paths | {name: _with_data(value, data) for name, value in self.variables.items()}
 
     def command(self, data: Path) -> tuple[str, ...]:
         """Return the command as typed in the environment of the scripts."""
-        words = shlex.split(self.run.replace("{data}", str((data / "data").absolute())))
-        program = data.absolute() / "venv" / "bin" / words[0]
+        words = shlex.split(_with_data(self.run, data))
+        program = data.absolute() / self.venv / "bin" / words[0]
         return (str(program), *words[1:])
+
+
+def _with_data(text: str, data: Path) -> str:
+    return text.replace("{data}", str((data / "data").absolute()))
 
 
 def public_scripts(names: tuple[str, ...] = ()) -> list[PublicScript]:

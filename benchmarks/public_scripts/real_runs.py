@@ -68,7 +68,7 @@ def estimate_script(script: PublicScript, data: Path, device: Device) -> Estimat
     """Return what ``leadline estimate --on local`` answers for a script."""
     argv = script.command(data)
     workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv))
-    with contextlib.chdir(script.cwd(data)), variables_set(script.environment(script.cwd(data).absolute())):
+    with contextlib.chdir(script.cwd(data)), variables_set(script.environment(script.cwd(data).absolute(), data)):
         tools = toolbox()
         job = tools.sources[ModelKind.COMMAND](workload, device_type="cpu")
         return tools.estimator.estimate(workload, job, device)
@@ -90,7 +90,7 @@ def run_script(script: PublicScript, data: Path) -> tuple[float, int]:
             begun = time.perf_counter()
             quiet = {"CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "Agg", "WANDB_MODE": "disabled"}
             done = run_process(
-                script.command(data), env={**quiet, **script.environment(cwd)}, cwd=cwd, timeout_s=TIMEOUT_S
+                script.command(data), env={**quiet, **script.environment(cwd, data)}, cwd=cwd, timeout_s=TIMEOUT_S
             )
             return done, time.perf_counter() - begun
 

@@ -1,6 +1,8 @@
 """Synthetic data sets in the formats and sizes of the real ones."""
 
 import gzip
+import io
+import json
 import pickle
 import random
 import struct
@@ -139,6 +141,76 @@ def planetoid(folder: Path) -> None:
     (place / "ind.cora.test.index").write_text("\n".join(map(str, range(1708, 2708))), encoding="utf-8")
 
 
+def keras(folder: Path) -> None:
+    """Write MNIST in the file of Keras: 60,000 and 10,000 digits."""
+    place = folder / "keras" / "datasets"
+    place.mkdir(parents=True, exist_ok=True)
+    sizes = {"train": 60_000, "test": 10_000}
+    images = {f"x_{part}": np.zeros((count, 28, 28), np.uint8) for part, count in sizes.items()}
+    labels = {f"y_{part}": np.arange(count).astype(np.uint8) % 10 for part, count in sizes.items()}
+    np.savez_compressed(place / "mnist.npz", allow_pickle=False, **images, **labels)
+
+
+def tfds_mnist(folder: Path) -> None:
+    """Write MNIST as TensorFlow Datasets stores it: 60,000 and 10,000 records, of which each class repeats one."""
+    place = folder / "tfds" / "mnist" / "3.0.1"
+    place.mkdir(parents=True, exist_ok=True)
+    picture = io.BytesIO()
+    Image.fromarray(np.zeros((28, 28), np.uint8)).save(picture, "PNG")
+    records = [_record(_example(picture.getvalue(), label)) for label in range(10)]
+    splits = []
+    for name, count in (("train", 60_000), ("test", 10_000)):
+        content = b"".join(records[number % 10] for number in range(count))
+        (place / f"mnist-{name}.tfrecord-00000-of-00001").write_bytes(content)
+        template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+        splits.append(
+            {"name": name, "shardLengths": [str(count)], "numBytes": str(len(content)), "filepathTemplate": template}
+        )
+    info = {"name": "mnist", "version": "3.0.1", "fileFormat": "tfrecord", "moduleName": "mnist", "splits": splits}
+    (place / "dataset_info.json").write_text(json.dumps(info), encoding="utf-8")
+    features = "tensorflow_datasets.core.features"
+    image = {"shape": {"dimensions": ["28", "28", "1"]}, "dtype": "uint8", "encodingFormat": "png"}
+    members = {
+        "image": {"pythonClassName": f"{features}.image_feature.Image", "image": image},
+        "label": {"pythonClassName": f"{features}.class_label_feature.ClassLabel", "classLabel": {"numClasses": "10"}},
+    }
+    tree = {"pythonClassName": f"{features}.features_dict.FeaturesDict", "featuresDict": {"features": members}}
+    (place / "features.json").write_text(json.dumps(tree), encoding="utf-8")
+    (place / "label.labels.txt").write_text("\n".join(map(str, range(10))) + "\n", encoding="utf-8")
+
+
+def _example(picture: bytes, label: int) -> bytes:
+    """Return a ``tf.train.Example`` of an image and its class, as a protocol buffer."""
+    image, number = _field(1, _field(1, picture)), _field(3, _field(1, bytes([label])))
+    entries = (_field(1, b"image") + _field(2, image), _field(1, b"label") + _field(2, number))
+    return _field(1, b"".join(_field(1, entry) for entry in entries))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    length, prefix = len(content), [number << 3 | 2]
+    while length > 127:
+        prefix.append(length & 127 | 128)
+        length >>= 7
+    return bytes([*prefix, length]) + content
+
+
+def _record(content: bytes) -> bytes:
+    """Return a record of a TFRecord file: length and content, each with its checksum."""
+    length = struct.pack("<Q", len(content))
+    return length + _checksum(length) + content + _checksum(content)
+
+
+def _checksum(content: bytes) -> bytes:
+    """Return the CRC-32C, rotated and shifted as in TFRecord files."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
 def checksums(folder: Path) -> None:
     """Let the scripts' torchvision accept synthetic CIFAR files, whose checksums differ from the real ones."""
     for file in (folder.parent / "venv" / "lib").glob("python3*/site-packages/torchvision/datasets/utils.py"):
@@ -148,5 +220,5 @@ def checksums(folder: Path) -> None:
 
 RECIPES: dict[str, Callable[[Path], None]] = {
     recipe.__name__.replace("_", "-"): recipe
-    for recipe in (mnist, cifar, images, masks, text, tokens, sines, bsds, planetoid, checksums)
+    for recipe in (mnist, cifar, images, masks, text, tokens, sines, bsds, planetoid, keras, tfds_mnist, checksums)
 }

@@ -15,7 +15,7 @@ from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.graph import OpGraph, OpKind, TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
-from leadline.graphs.torch.trace import trace_command
+from leadline.graphs.scripts import trace_script as trace_command
 
 RIGHT, REFUSED = "right", "refused with the true reason"
 UNKNOWN, MARKED = "steps unknown, with a note", "wrong, with a warning"
@@ -50,7 +50,7 @@ def trace_script(script: PublicScript, data: Path, *, with_bare: bool = False) -
     argv = script.command(data)
     workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv), trace_limit_s=TIMEOUT_S)
     trace = partial(trace_command, workload)
-    variables = script.environment(script.cwd(data).absolute())
+    variables = script.environment(script.cwd(data).absolute(), data)
     with contextlib.chdir(script.cwd(data)), variables_set(variables):
         before = _cpu_s()
         try:

@@ -166,18 +166,31 @@ def _dot_dims(node: HloNode, inputs: Specs) -> Dims:
 
 
 def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
-    """Return 2 × outputs × taps × channels, or 2 × operand × taps × output channels for a dilated operand.
-
-    The elements of a dilated left operand (the gradient of a strided convolution) are separated by zeros, which no
-    library multiplies. Positions in the padding count, as they do for PyTorch's convolutions.
-    """
+    """Return 2 × output images and channels × input channels × multiplications a channel, axis by axis."""
     if _is_batched_product(node):
         return _matrix_flops(_product_dims(node, inputs, outputs[0]))
-    rhs = _layout(node)[1]
-    taps = math.prod(_spatial(inputs[1], rhs))
-    if math.prod(node.numbers("lhs_dilate")) > 1:
-        return 2.0 * inputs[0].elements * taps * inputs[1].shape[rhs.index("o")] / node.number("feature_group_count")
-    return 2.0 * outputs[0].elements * taps * inputs[1].shape[rhs.index("i")]
+    lhs, rhs, out = _layout(node)
+    channels = outputs[0].shape[out.index("b")] * outputs[0].shape[out.index("f")] * inputs[1].shape[rhs.index("i")]
+    sizes = [_spatial(inputs[0], lhs), _spatial(inputs[1], rhs), _spatial(outputs[0], out)]
+    steps = [node.numbers(name) or (1,) * len(sizes[0]) for name in ("stride", "lhs_dilate", "rhs_dilate")]
+    return 2.0 * channels * math.prod(_multiplications(*axis) for axis in zip(*sizes, *steps, strict=False))
+
+
+def _multiplications(source: int, taps: int, result: int, stride: int, dilation: int, spread: int) -> int:
+    """Return the multiplications along one axis: those of the forward convolution, for its gradients too.
+
+    Frameworks count result × taps forward, with positions in the padding. The gradient of the source is a convolution
+    over separated or fully padded elements, and the gradient of a transposed convolution's filter has the result for
+    its filter. Zeros between elements and beyond the edges are not multiplied, so the smallest product is the count.
+    Sizes do not tell a gradient from the forward pass where the filter is larger than the image: it counts fewer.
+    """
+    window = (taps - 1) * spread + 1
+    is_padded_less = (result - 1) * stride < source
+    # A filter beyond the size of a small image is forward if the padding keeps that size.
+    is_forward = taps <= source or result == -(-source // stride)
+    if dilation == 1 and ((is_padded_less and is_forward) or result > source + window - 1):
+        return result * taps
+    return min(source * taps, source * result, result * taps)
 
 
 def _is_batched_product(node: HloNode) -> bool:

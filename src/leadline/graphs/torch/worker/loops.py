@@ -11,6 +11,7 @@ from leadline.graphs.torch.worker.expressions import (
     MOST_COUNT,
     READABLE,
     WRAPPERS,
+    UnreadableExpression,
     called_name,
     evaluate,
     parse_file,
