@@ -158,17 +158,10 @@ def _expand_config(workload: "Workload", device_type: str, _: tuple[tuple[int, i
 
 def _trace_command(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
     from leadline.graphs.scripts import trace_script  # noqa: PLC0415 - loaded on use
-    from leadline.graphs.torch.command import parse_command  # noqa: PLC0415 - loaded on use
 
     workdir = workload.model.workdir
     cwd = Path(workdir) if workdir else None
-    job = trace_script(workload, runner=run_process, device_type=device_type, cwd=cwd)
-    if (job.step.source, job.step.device_type) != ("torch", "cpu"):
-        return job
-    # The script's environment may have another build of torch than the calibration: its import takes twice as long.
-    command = parse_command(workload.model.argv)
-    start_up = _start_up((*command.prefix, command.python))
-    return replace(job, loop=replace(job.loop, start_up=start_up))
+    return trace_script(workload, runner=run_process, device_type=device_type, cwd=cwd, start_up=_start_up)
 
 
 @cache

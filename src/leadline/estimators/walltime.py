@@ -156,11 +156,11 @@ def step_with_loading(compute: Interval, loading_s: Interval, workers: int, devi
     return compute.joined(loading_s, max)
 
 
-def script_work(job: TracedJob) -> Loading:
-    """Return the script's own work in a step, and the sentence that explains it."""
+def script_work(job: TracedJob) -> Loading | None:
+    """Return the script's own work in a step, if there is any, and the sentence that explains it."""
     work = job.loop.script_work
     if work is None:
-        return Loading(_exactly(0.0))
+        return None
     reason = f"the script's own work outside the framework, measured on this machine: {work.step_s:.3g} s a step"
     return Loading(Interval(work.step_s, work.least_s / LOAD_SPREAD, work.most_s * LOAD_SPREAD), reason)
 

@@ -328,9 +328,11 @@ def _predict_job(
     length = walltime.job_length(workload, job)
     loaded = walltime.loading(workload, job, device)
     workers = workload.dataset.workers or job.loop.loader_workers
-    work = walltime.script_work(job)
-    fed = walltime.step_with_loading(step, loaded.step_s, workers, device).joined(work.step_s)
-    reasons = [*length.reasons, *filter(None, [loaded.reason, work.reason])]
+    fed = walltime.step_with_loading(step, loaded.step_s, workers, device)
+    reasons = [*length.reasons, *filter(None, [loaded.reason])]
+    if (work := walltime.script_work(job)) is not None:
+        fed = fed.joined(work.step_s)
+        reasons.append(work.reason)
     if loaded.step_s.point > step.point:
         reasons.append(f"input-bound: {loaded.step_s.point:.3g} s a step to load, {step.point:.3g} s to compute")
     elapsed = walltime.startup_interval(device, job.loop).joined(fed.scaled(length.steps))

@@ -1,5 +1,7 @@
 """Trace a training script by the framework that it uses: PyTorch, JAX, or Keras on either."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from leadline.core.errors import Untraceable
@@ -18,8 +20,12 @@ def trace_script(
     runner: ProcessRunner,
     device_type: str = "cuda",
     cwd: Path | None = None,
+    start_up: Callable[[tuple[str, ...]], dict[str, float]] = lambda _: {},
 ) -> TracedJob:
     """Run the user's unmodified command for a few steps on a simulated device and return the step it would run.
+
+    ``start_up`` measures the start of the Python with torch that some words start, for scripts on the CPU: another
+    build of torch than the calibrated one may take twice the time.
 
     Raises:
         InvalidInput: The command names no interpreter or script that exists.
@@ -34,4 +40,7 @@ def trace_script(
         )
     if framework == "jax":
         return trace_jax_script(workload, command, runner=runner, device_type=device_type, cwd=cwd)
-    return trace_command(workload, runner=runner, device_type=device_type, cwd=cwd, command=command)
+    job = trace_command(workload, runner=runner, device_type=device_type, cwd=cwd, command=command)
+    if job.step.device_type != "cpu":
+        return job
+    return replace(job, loop=replace(job.loop, start_up=start_up((*command.prefix, command.python))))

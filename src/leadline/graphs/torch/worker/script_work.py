@@ -18,7 +18,7 @@ class _Clocks(NamedTuple):
     loaded_s: float
 
 
-class ScriptWork:
+class ScriptClock:
     """Measures the work between the ends of steps."""
 
     def __init__(self, recorder: Any) -> None:

@@ -14,7 +14,7 @@ from leadline.graphs.torch.worker import loop_hooks
 from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
 from leadline.graphs.torch.worker.repeated_calls import RepeatedCalls
-from leadline.graphs.torch.worker.script_work import ScriptWork
+from leadline.graphs.torch.worker.script_work import ScriptClock
 from leadline.graphs.torch.worker.session import StopTrace, ThreadTimes, TraceSession, call_after, read_times
 
 STEPS = 3
@@ -72,7 +72,7 @@ class StepWatcher:
         self.batches = BatchPlanner()
         self.largest: Optional[TraceWindow] = None
         self.repeated = RepeatedCalls(session)
-        self.work = ScriptWork(recorder)
+        self.work = ScriptClock(recorder)
 
     def install(self) -> None:
         """Place the hooks."""
