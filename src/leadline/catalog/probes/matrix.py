@@ -70,11 +70,19 @@ def _bmm(device: str, b: int, m: int, n: int, k: int) -> Callable[[], object]:
     return lambda: torch.bmm(x, y.transpose(1, 2))
 
 
+TINY_CONVOLUTIONS = ((1, 3, 1, 2, 2), (8, 3, 1, 3, 2), (4, 6, 2, 2, 3), (16, 5, 1, 6, 2))
+"""Batch, side, channels in and out, and filter side of convolutions that are all overhead."""
+
+
 def convolutions(device: str) -> Iterator[KernelCase]:
     """Yield convolutions forward and backward (gradients of input, weight and bias).
 
     Of every ten, two are depthwise, one is one-dimensional, one is transposed and three read an image's channels.
     """
+    for n, side, c, k, r in TINY_CONVOLUTIONS:
+        for backward in (False, True):
+            size = _Convolution(n, c, k, (side, side), r, stride=1, groups=1, transposed=False)
+            yield _convolution(device, size, backward=backward)
     bounds = ((1, 64), (2, 120), (4, 512), (4, 512), (1, len(FILTERS)))
     for number, (n, side, c, k, filter_) in enumerate(log_spread_sizes(440, *bounds)):
         make, r, stride = number % 10, FILTERS[filter_ - 1], 1 + (number % 4 == 0)

@@ -151,6 +151,7 @@ class CalibratedKernels:
         training = any(op.stage is not Stage.FORWARD for op in graph.ops)
         kernels_s = sum(self.op_s(op) * op.count for op in graph.ops)
         launches_s = sum(self._launch_in(op, training=training) * op.count * max(op.kernels, 1) for op in graph.ops)
+        launches_s += self._figures.get("launch_step_s", 0.0) if training else 0.0
         fresh = fresh_bytes(graph, Processor.of(self._figures))
         return kernels_s + launches_s + fresh * self._figures.get("fresh_s_per_byte", 0.0)
 
