@@ -27,6 +27,8 @@ ORPHAN_S = 120
 
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 """Codes by which messages set colors in a terminal."""
+WITHOUT_DATA = ("its data is not allocated yet", "Cannot access data pointer")
+"""What PyTorch says when compiled code asks for the memory of a tensor without data."""
 
 
 def serve(request: Dict[str, Any], confinement: Confinement) -> None:
@@ -96,6 +98,7 @@ def install_hooks(session: TraceSession) -> Any:
     """Set up the simulated device and all hooks, and return the recorder and the step watcher."""
     from leadline.graphs.torch.worker import (
         distributed,
+        extensions,
         fake_cuda,
         patches,
         processes,
@@ -116,6 +119,7 @@ def install_hooks(session: TraceSession) -> Any:
     rnn.install_recurrent_layers(session)
     sparse.install_sparse_matrices()
     stand_ins.install_stand_ins(session)
+    extensions.install_extensions(session)
     distributed.install_process_groups(session)
     processes.install_process_starts(session)
     steps = StepWatcher(session, recorder)
@@ -231,12 +235,17 @@ def failure_document(error: BaseException, advice: str = "the trace stopped here
         location = f"{error.filename}:{error.lineno}"
     if isinstance(error, ScriptFailure):
         return {"reason": str(error), "location": location, "shows_output": error.shows_output}
+    if any(sentence in str(error) for sentence in WITHOUT_DATA):
+        reason = "compiled code reads the values of a tensor, which a trace has not: make it an operator with a shape "
+        return {"reason": f"{reason}rule (torch.library.custom_op and register_fake)", "location": location}
     message = _shortened(" ".join(COLORS.sub("", str(error)).split())).rstrip(".")
     if isinstance(error, ModuleNotFoundError) and error.name:
         reason = f"the script imports {error.name}, which {sys.executable} does not have: install it there, or start "
         return {"reason": f"{reason}the command with the Python of the job", "location": location}
     if _needs_network(error):
         advice = "the trace has no network, so download what it needs first"
+    elif isinstance(error, (ImportError, OSError)) and ".so" in str(error):
+        advice = "its compiled part cannot be loaded here: trace where the libraries that it needs are installed"
     elif isinstance(error, FileNotFoundError):
         advice = f"the trace runs in {Path.cwd()} and needs the files that the job reads"
     source = frames[-1].line if frames else ""

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker import custom_ops, fake_tensors
 
 TABLES: Dict[str, Any] = json.loads(Path(__file__).with_name("op_tables.json").read_text(encoding="utf-8"))
 """Names of ops by their kind, by arithmetic, by how CUDA's autocast treats them, and those that launch no kernel."""
@@ -21,7 +21,7 @@ class OpTraits(NamedTuple):
     """Properties of an op from its schema, read once.
 
     A ``silent`` op launches no kernel, and a ``fresh`` one returns new memory. ``mutated`` are the positions and names
-    of the arguments it writes to.
+    of the arguments it writes to. A ``custom`` one is not PyTorch's.
     """
 
     name: str
@@ -29,6 +29,7 @@ class OpTraits(NamedTuple):
     fresh: bool
     mutated: Tuple[Any, ...]
     takes_device: bool
+    custom: bool
 
 
 def read_traits(func: Any) -> OpTraits:
@@ -44,6 +45,7 @@ def read_traits(func: Any) -> OpTraits:
         fresh=fresh,
         mutated=(*mutated, *(schema.arguments[i].name for i in mutated)),
         takes_device=any(a.name == "device" for a in schema.arguments),
+        custom=custom_ops.is_custom(func),
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leadline.graphs.torch.worker import fake_tensors, ops, sparse
+from leadline.graphs.torch.worker import custom_ops, fake_tensors, ops, sparse
 from leadline.graphs.torch.worker.ops import OpTraits, ResultCache
 from leadline.graphs.torch.worker.session import TraceSession
 
@@ -189,6 +189,11 @@ class Recorder(TorchDispatchMode):
                 return out  # nothing is copied
         elif traits.name == "copy_" and not isinstance(args[0], FakeTensor):
             return args[0]
+        elif traits.custom:
+            run = partial(self._carry_out, func, traits, types, args, kwargs)
+            out, is_recorded = custom_ops.run_custom(self, func, args, kwargs, run)
+            if is_recorded:
+                return out
         else:
             out = self._carry_out(func, traits, types, args, kwargs)
             if traits.name in fake_tensors.VALUE_OPS and not kwargs:
