@@ -132,6 +132,31 @@ def test_passes_that_a_counter_skips_are_not_counted(loops_of, source, passes):
     assert loops_of(source, ("times",)) == [(passes,)]
 
 
+ACCUMULATING = """class Rows: step = lambda self: step()
+optimizer = Rows()
+for e in range(2):
+    for b in range(5):
+        if TEST:
+            optimizer.step()
+    AFTER
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "after", "at_end"),
+    [
+        ("b % 2 == 0", "pass", False),
+        ("b % 2 == 0 or b == 4", "pass", True),
+        ("b % 2 == 0", "if b % 2: optimizer.step()", True),
+        ("b % 2 == 0", "for c in []: optimizer.step()", False),
+        ("b % 2 == 0", "if e: print()", False),
+    ],
+)
+def test_a_step_from_the_last_batches_is_read_from_the_source(loops_of, test, after, at_end):
+    source = ACCUMULATING.replace("TEST", test).replace("AFTER", after)
+    assert loops_of(source, ("times", "steps_at_end")) == [(2, False), (5, at_end)]
+
+
 PASSED = """def fit(e, rows):
     for b in rows: step()
 for e in range(2):

@@ -19,7 +19,7 @@ from leadline.graphs.torch.worker.expressions import (
     target_name,
 )
 from leadline.graphs.torch.worker.libraries import is_user_file
-from leadline.graphs.torch.worker.loop_bounds import break_bound, early_end, read_target, while_bound
+from leadline.graphs.torch.worker.loop_bounds import break_bound, early_end, read_target, steps_at_end, while_bound
 
 waiting_frames: List[Any] = []
 """Frames of the user that wait for a process, which runs in place. Their innermost loop is over the processes."""
@@ -48,6 +48,8 @@ class EnclosingLoop(NamedTuple):
     """Names and attributes that a ``for`` loop reads."""
     position: Optional[int] = None
     """Passes of a ``for`` loop before the current one, if its variable counts them."""
+    steps_at_end: bool = False
+    """The end of the loop makes a step from what accumulated since the last whole one."""
 
 
 def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
@@ -58,10 +60,15 @@ def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
         tree = parse_file(frame.f_code.co_filename)
         if tree is None:
             continue
-        nodes = _loops_around(_scope(tree, frame), frame.f_lineno)
+        scope = _scope(tree, frame)
+        nodes = _loops_around(scope, frame.f_lineno)
         if any(frame is waiting for waiting in waiting_frames):
             nodes = nodes[:-1]
         described = [_describe_loop(node, frame) for node in nodes]
+        if nodes:  # the scope of the innermost loop is the rest of the one around it
+            around_last = nodes[-2] if len(nodes) > 1 else scope
+            is_flushed = steps_at_end(nodes[-1], around_last, frame.f_lineno)
+            described[-1] = described[-1]._replace(steps_at_end=is_flushed)
         if caller is not None:
             described = [_varying_argument(*pair, frame, caller, around) for pair in zip(described, nodes)]  # noqa: B905
         loops += _join_varying(nodes, described, frame)
