@@ -92,6 +92,25 @@ def text(folder: Path) -> None:
     (place / "input.txt").write_text(words[:1_000_000], encoding="utf-8")
 
 
+def dialogues(folder: Path) -> None:
+    """Write lines of JSON: 900 texts, 500 conversations, and 300 pairs of a chosen and a rejected answer."""
+    draw = random.Random(0)  # noqa: S311 - a data set that repeats
+    place = folder / "dialogues"
+    place.mkdir(parents=True, exist_ok=True)
+
+    def talk(question: str, words: int) -> list[dict[str, str]]:
+        answer = " ".join(draw.choices(WORDS, k=words))
+        return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+    rows = {
+        "pretrain": [{"text": " ".join(draw.choices(WORDS, k=40))} for _ in range(900)],
+        "sft": [{"conversations": talk(" ".join(draw.choices(WORDS, k=10)), 30)} for _ in range(500)],
+        "dpo": [{"chosen": talk("a", 30), "rejected": talk("a", 30)} for _ in range(300)],
+    }
+    for name, lines in rows.items():
+        (place / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
 def tokens(folder: Path) -> None:
     """Write the token files of nanoGPT: characters of a small set, and words of GPT-2's."""
     rng = np.random.default_rng(0)
@@ -220,5 +239,19 @@ def checksums(folder: Path) -> None:
 
 RECIPES: dict[str, Callable[[Path], None]] = {
     recipe.__name__.replace("_", "-"): recipe
-    for recipe in (mnist, cifar, images, masks, text, tokens, sines, bsds, planetoid, keras, tfds_mnist, checksums)
+    for recipe in (
+        mnist,
+        cifar,
+        images,
+        masks,
+        text,
+        dialogues,
+        tokens,
+        sines,
+        bsds,
+        planetoid,
+        keras,
+        tfds_mnist,
+        checksums,
+    )
 }

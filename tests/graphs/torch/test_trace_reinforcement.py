@@ -89,3 +89,24 @@ for epoch in range(9):
 @pytest.mark.parametrize(("words", "batch"), [("words.transpose(0, 1)", 10), ("words", 5)])
 def test_the_batch_is_that_of_the_recurrent_layer(tmp_path, words, batch):
     assert trace(tmp_path, SWAPPED.format(words=words)).loop.batch == batch
+
+
+CRITIC = """
+import sys, torch
+from torch import nn
+sys.modules["__mp_main__"] = sys.modules["__main__"]  # as the package multiprocess does
+actor, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+slow, fast = torch.optim.Adam(actor.parameters()), torch.optim.Adam(critic.parameters())
+for epoch in range(30):
+    state = torch.rand(8, 4)
+    for _ in range(5):
+        critic(state).mean().backward()
+        fast.step()
+    critic(actor(state)).mean().backward()
+    slow.step()
+"""
+
+
+def test_the_steps_are_those_of_the_optimizer_that_steps_most_rarely(tmp_path):
+    loop = trace(tmp_path, CRITIC).loop
+    assert (loop.steps_per_epoch, loop.epochs) == (1, 30)

@@ -123,13 +123,39 @@ def test_a_label_of_a_progress_bar_changes_no_length(loops_of):
     [
         ("n, w = 66, 8\nfor b, i in enumerate(range(0, n, w)):\n    if i + w >= n:\n        continue\n    step()\n", 8),
         ("for i in range(9):\n    if i < 2:\n        continue\n    if i % 2:\n        continue\n    step()\n", 4),
+        ("for n, i in enumerate(range(9), 1):\n    if n % 3:\n        continue\n    step()\n", 3),
         ("n = 0\nfor i in range(9):\n    n += 1\n    if n < 2:\n        continue\n    step()\n", 9),
         ("for i in range(9):\n    step()\n    if i < 2:\n        continue\n", 9),
     ],
-    ids=["window past the end", "two conditions", "a variable that changes", "below the step"],
+    ids=["window past the end", "two conditions", "counted from 1", "a variable that changes", "below the step"],
 )
 def test_passes_that_a_counter_skips_are_not_counted(loops_of, source, passes):
     assert loops_of(source, ("times",)) == [(passes,)]
+
+
+ACCUMULATING = """class Rows: step = lambda self: step()
+optimizer = Rows()
+for e in range(2):
+    for b in range(5):
+        if TEST:
+            optimizer.step()
+    AFTER
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "after", "at_end"),
+    [
+        ("b % 2 == 0", "pass", False),
+        ("b % 2 == 0 or b == 4", "pass", True),
+        ("b % 2 == 0", "if b % 2: optimizer.step()", True),
+        ("b % 2 == 0", "for c in []: optimizer.step()", False),
+        ("b % 2 == 0", "if e: print()", False),
+    ],
+)
+def test_a_step_from_the_last_batches_is_read_from_the_source(loops_of, test, after, at_end):
+    source = ACCUMULATING.replace("TEST", test).replace("AFTER", after)
+    assert loops_of(source, ("times", "steps_at_end")) == [(2, False), (5, at_end)]
 
 
 PASSED = """def fit(e, rows):

@@ -172,7 +172,7 @@ class StepWatch:
         return [call for call in shortest if call.program is step or not call.program.is_cheap]
 
     def _loop_document(self, step: Any) -> Dict[str, Any]:
-        self.loop.steps = [WatchedStep(step.loops, None, 1)]
+        self.loop.all_steps = [WatchedStep(step.loops, None, 1)]
         facts = {**infer_loop_facts(self.loop), **self.session.facts}
         for sentence in facts.pop("notes"):
             self.session.note(sentence)

@@ -25,7 +25,7 @@ _preloaded: Set[str] = set()
 
 def record_preloaded() -> None:
     """Count as libraries all that is loaded before the user's code: torch and its imports, wherever they lie."""
-    _preloaded.update({name.partition(".")[0] for name in sys.modules} - {"__main__", "leadline"})
+    _preloaded.update({name.partition(".")[0] for name in sys.modules} - {"__main__", "__mp_main__", "leadline"})
 
 
 @functools.cache  # a call stack has few distinct files, and each is looked up at every step

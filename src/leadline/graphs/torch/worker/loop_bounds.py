@@ -84,6 +84,36 @@ def _same_loop(statements: List[Any]) -> Iterator[Any]:
                 yield from _same_loop(getattr(node, part, []))
 
 
+def steps_at_end(loop: Any, scope: Any, line: int) -> bool:
+    """Return whether the end of a loop makes the step of ``line`` from what accumulated since the last whole step.
+
+    Either a condition around the step names the last pass, too, or the code after the loop makes the same step.
+    """
+    around = [node for node in ast.walk(loop) if isinstance(node, ast.If) and _holds_line(node.body, line)]
+    for test in (
+        node.test for node in around if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or)
+    ):
+        others = [each for each in test.values if not any(isinstance(part, ast.Mod) for part in ast.walk(each))]
+        equations = [each for each in others if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Eq)]
+        if equations and len(others) < len(test.values):
+            return True
+    steps = {ast.dump(call.func) for call in _step_calls(loop) if call.lineno <= line <= (call.end_lineno or line)}
+    after = [node for node in _same_loop(getattr(scope, "body", [])) if node.lineno > (loop.end_lineno or line)]
+    plain = [node for node in after if isinstance(node, (ast.Expr, ast.Assign))]
+    return any(ast.dump(call.func) in steps for node in plain for call in _step_calls(node))
+
+
+def _holds_line(statements: List[Any], line: int) -> bool:
+    return bool(statements) and statements[0].lineno <= line <= (statements[-1].end_lineno or line)
+
+
+def _step_calls(node: Any) -> Iterator[ast.Call]:
+    """Yield the calls of optimizers and gradient scalers within a statement."""
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call) and called_name(call) in ("step", "train_batch"):
+            yield call
+
+
 def while_bound(node: ast.While, frame: Any) -> Optional[Tuple[int, bool, str]]:
     """Return the passes of a ``while`` loop, whether an inner loop counts them, and the counter."""
     return _find_comparison(node.test, node, frame, (ast.Lt, ast.LtE, ast.NotEq)) or break_bound(node, frame)

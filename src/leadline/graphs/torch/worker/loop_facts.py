@@ -8,6 +8,7 @@ import sys
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from leadline.graphs.torch.worker.ended_runs import correct_lengths
+from leadline.graphs.torch.worker.evaluation_loaders import evaluation_batches
 from leadline.graphs.torch.worker.expressions import is_count
 from leadline.graphs.torch.worker.loops import EnclosingLoop
 from leadline.graphs.torch.worker.object_sizes import object_bytes
@@ -24,6 +25,8 @@ class WatchedStep(NamedTuple):
     backward: int
     batches: int = 0
     """Training batches that were drawn before it."""
+    optimizer: int = 0
+    """Identity of the optimizer."""
 
 
 class LoopObservations:
@@ -41,7 +44,7 @@ class LoopObservations:
         self.steps_to_evaluation: Optional[int] = None
         """Steps before the first evaluation, if the loop over the training batches evaluates."""
         self.options: Dict[str, Any] = {}
-        self.steps: List[WatchedStep] = []
+        self.all_steps: List[WatchedStep] = []
         self.step_count = 0
         self.updates: List[WatchedStep] = []
         self.backward_count = self.batch_count = 0
@@ -60,6 +63,12 @@ class LoopObservations:
     def folder(self) -> str:
         """The folder that holds the user's own files."""
         return os.path.dirname(os.path.abspath(self.script or sys.argv[0]))
+
+    @property
+    def steps(self) -> List[WatchedStep]:
+        """The first steps of the optimizer that steps most rarely."""
+        rarest = min(self.batches_at, key=lambda optimizer: len(self.batches_at[optimizer]), default=0)
+        return [step for step in self.all_steps if step.optimizer == rarest]
 
     def evaluates_between_steps(self, loaders: List[Any]) -> bool:
         """Return whether the loop over the training batches names one of these loaders, which was not read yet."""
@@ -105,8 +114,7 @@ def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> 
     read = _epoch_length(observed, step, batches, accumulation, notes)
     loops = step.loops if step and not observed.framework else []
     facts["steps_per_epoch"], facts["epochs"] = correct_lengths(made, loops, read, notes)
-    evaluation_batches = _evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
-    facts["evaluation_batches_per_epoch"] = evaluation_batches
+    facts["evaluation_batches_per_epoch"] = evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
     facts["notes"] = notes
     facts["one_batch"] = _trains_on_one_batch(observed)
     return facts
@@ -201,7 +209,7 @@ def _epoch_length(
     loader = _step_loader(observed, step)
     per_epoch = None
     if batches is not None and not _trains_on_one_batch(observed):
-        per_epoch = max(1, math.ceil(batches / accumulation) if framework else batches // accumulation)
+        per_epoch = max(1, (math.ceil if framework or _steps_at_end(step) else math.floor)(batches / accumulation))
         if accumulation == 1:
             per_epoch = _steps_of_rarest(observed, batches, notes)
     if framework:
@@ -227,6 +235,14 @@ def _epoch_length(
         )
         return None, None
     return _epochs(observed, outer, per_epoch, step, notes)
+
+
+def _steps_at_end(step: Optional[WatchedStep]) -> bool:
+    """Return whether the last batches of an epoch make a step, even if they are fewer than accumulate otherwise."""
+    states = sys.modules.get("accelerate.state")
+    if states is not None and states.GradientState().num_steps > 1:
+        return bool(states.GradientState().sync_with_dataloader)
+    return step is not None and any(loop.steps_at_end for loop in step.loops)
 
 
 def _epochs(
@@ -356,36 +372,3 @@ def _read_options(
                 return _apply_step_limit(per_epoch, None, int(value)) if is_limit else (per_epoch, value)
     notes.append("the number of epochs is unknown: the training step is in no loop with a readable end")
     return per_epoch, None
-
-
-def _evaluation_batches(
-    observed: LoopObservations, training: Any, steps_per_epoch: Optional[int], notes: List[str]
-) -> Optional[float]:
-    """Return the evaluation batches of an epoch: as the framework says, else of the loaders read without gradients.
-
-    A loader that was not read is no evaluation. Only its name may say that there is one later, which is a note.
-    """
-    if observed.framework.get("evaluation_batches") is not None:
-        return float(observed.framework["evaluation_batches"])
-    training_loaders = [step.loader for step in observed.steps + observed.updates] + [training]
-    trained = {id(loader) for loader in training_loaders}
-    others = [loader for loader in observed.loaders if id(loader) not in trained]
-    used = [loader for loader in others if id(loader) in observed.evaluated]
-    if used:
-        try:
-            batches = sum(len(loader) for loader in used)
-        except TypeError:
-            return None
-        every = observed.steps_to_evaluation
-        if every and steps_per_epoch and not observed.framework.get("framework"):
-            notes.append(f"the loop first evaluated after step {every}: assuming one evaluation every {every} steps")
-            return batches * steps_per_epoch / every
-        return batches
-    data = {id(getattr(loader, "dataset", None)) for loader in training_loaders}
-    for loader in others:
-        name = observed.loader_names.get(id(loader), "")
-        # Accelerate makes each loader again, over the same data.
-        if id(loader.dataset) not in data and any(word in name.lower() for word in ("val", "dev", "eval")):
-            notes.append(f"evaluation is not counted: {name} was not read after the traced steps")
-            break
-    return None

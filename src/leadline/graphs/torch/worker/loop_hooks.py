@@ -21,7 +21,9 @@ from leadline.graphs.torch.worker.loops import enclosing_loops, read_periods, us
 from leadline.graphs.torch.worker.session import call_after
 
 WATCHED_STEPS = 4
-"""Steps whose surrounding code is read. Later ones are only counted."""
+"""Steps of an optimizer whose surrounding code is read. Later ones are only counted."""
+MOST_WATCHED = 32
+"""The same of all optimizers."""
 POSITIONAL = (
     "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory",
 )  # fmt: skip
@@ -137,10 +139,10 @@ def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
     watch.batches_at.setdefault(id(optimizer), []).append(watch.batch_count)
     if not any(known_optimizer is optimizer for known_optimizer in watch.optimizers):
         watch.optimizers.append(optimizer)
-    if len(watch.steps) < WATCHED_STEPS:
+    if len(watch.batches_at[id(optimizer)]) <= WATCHED_STEPS and len(watch.all_steps) < MOST_WATCHED:
         repeated = max(watch.backward_lines.values(), default=0)
         loops = enclosing_loops(watch.folder)
-        watch.steps.append(WatchedStep(loops, watch.current, repeated, watch.batch_count))
+        watch.all_steps.append(WatchedStep(loops, watch.current, repeated, watch.batch_count, id(optimizer)))
         _read_stack(watch)
     watch.backward_lines.clear()
 

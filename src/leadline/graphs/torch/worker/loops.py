@@ -20,7 +20,13 @@ from leadline.graphs.torch.worker.expressions import (
     target_name,
 )
 from leadline.graphs.torch.worker.libraries import is_user_file
-from leadline.graphs.torch.worker.loop_bounds import break_bound, early_end, passes_before, while_bound
+from leadline.graphs.torch.worker.loop_bounds import (
+    break_bound,
+    early_end,
+    passes_before,
+    steps_at_end,
+    while_bound,
+)
 
 waiting_frames: List[Any] = []
 """Frames of the user that wait for a process, which runs in place. Their innermost loop is over the processes."""
@@ -49,6 +55,8 @@ class EnclosingLoop(NamedTuple):
     """Names and attributes that a ``for`` loop reads."""
     position: Optional[int] = None
     """Passes of a ``for`` loop before the current one, if its variable counts them."""
+    steps_at_end: bool = False
+    """The end of the loop makes a step from what accumulated since the last whole one."""
 
 
 def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
@@ -59,10 +67,15 @@ def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
         tree = parse_file(frame.f_code.co_filename)
         if tree is None:
             continue
-        nodes = _loops_around(_scope(tree, frame), frame.f_lineno)
+        scope = _scope(tree, frame)
+        nodes = _loops_around(scope, frame.f_lineno)
         if any(frame is waiting for waiting in waiting_frames):
             nodes = nodes[:-1]
         described = [_describe_loop(node, frame) for node in nodes]
+        if nodes:  # the scope of the innermost loop is the rest of the one around it
+            around_last = nodes[-2] if len(nodes) > 1 else scope
+            is_flushed = steps_at_end(nodes[-1], around_last, frame.f_lineno)
+            described[-1] = described[-1]._replace(steps_at_end=is_flushed)
         if caller is not None:
             described = [_varying_argument(*pair, frame, caller, around) for pair in zip(described, nodes)]  # noqa: B905
         loops += _join_varying(nodes, described, frame)
@@ -170,7 +183,9 @@ def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int
     if isinstance(loop.target, ast.Tuple) and called_name(loop.iter) == "enumerate" and len(loop.target.elts) > 1:
         index, element = loop.target.elts[:2]
         counter = ast.Tuple([index, element if values is iterable else ast.Name("_")])
-        values = [*enumerate(values)] if len(values) <= MOST_ELEMENTS else []
+        starts = [*loop.iter.args[1:], *(word.value for word in loop.iter.keywords)]
+        first = starts[0].value if starts and isinstance(starts[0], ast.Constant) else 0
+        values = [*enumerate(values, first)] if len(values) <= MOST_ELEMENTS and len(starts) == bool(first) else []
     if not conditions or counter is None or len(values) > MOST_ELEMENTS:
         return 0
     changed = set(_assigned(loop.body))

@@ -37,6 +37,7 @@ def install_patches(session: TraceSession) -> None:
     torch.inference_mode = torch.autograd.grad_mode.inference_mode = _inference_mode
     # Dispatch modes belong to one thread, so backward must run on the thread that records.
     torch.autograd.set_multithreading_enabled(False)
+    os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # and transformers copies weights to the device in threads
     torch.autograd.set_detect_anomaly(False)
     torch.autograd.anomaly_mode.set_detect_anomaly = lambda *_, **__: contextlib.nullcontext()
     torch.autograd.set_detect_anomaly = torch.autograd.anomaly_mode.set_detect_anomaly
