@@ -174,7 +174,11 @@ for _ in range(30):
 """
 
 EAGER_LOOP = """
-w = jax.lax.fori_loop(0, 40, lambda i, w: sgd(w, jax.grad(loss)(w, IMAGES[:64], 0.0)), w)
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--num_steps", type=int, default=40)
+steps = parser.parse_args().num_steps
+w = jax.lax.fori_loop(0, steps, lambda i, w: sgd(w, jax.grad(loss)(w, IMAGES[:64], 0.0)), w)
 """
 
 EAGER = """

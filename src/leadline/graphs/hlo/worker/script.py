@@ -228,8 +228,8 @@ class StepWatch:
         self.loop.steps = [WatchedStep(step.loops, None, 1)]
         facts = {**infer_loop_facts(self.loop), **self.session.facts}
         notes = facts.pop("notes")
-        if facts["steps_per_epoch"] is None and self.has_ended:
-            facts["steps_per_epoch"], facts["epochs"] = self.counts[id(step)], facts["epochs"] or 1
+        if self.has_ended and (facts["steps_per_epoch"] is None or not step.loops):
+            facts["steps_per_epoch"], facts["epochs"] = self.counts[id(step)], 1
             notes = [f"the script ended after {self.counts[id(step)]} calls of {step.name}"]
         if inner is not None:
             if inner.times is None:
