@@ -60,9 +60,11 @@ def main(out, steps, *command):
         pass
     except SystemExit as stop:
         error = str(stop.code or "")
-    steps_at = [number for number, (trains, _) in enumerate(CALLS) if trains]
+    if any(in_loop for _, _, in_loop in CALLS):
+        CALLS[:] = [call for call in CALLS if call[0]]
+    steps_at = [number for number, (trains, _, _) in enumerate(CALLS) if trains]
     ends = [*steps_at[1:], *([len(CALLS)] if not steps_at[1:] else [])]
-    flops = [sum(count for _, count in CALLS[begin:end]) for begin, end in zip(steps_at, ends, strict=False)]
+    flops = [sum(count for _, count, _ in CALLS[begin:end]) for begin, end in zip(steps_at, ends, strict=False)]
     sizes = [math.prod(shape) for shapes in WEIGHTS for shape in shapes]
     with open(out, "w", encoding="utf-8") as file:
         json.dump({"steps": len(steps_at), "parameters": sum(sizes), "frozen": 0, "flops": flops, "error": error}, file)
@@ -126,8 +128,8 @@ def note_call(function, args, kwargs, steps):
     body = step_body(trace.jaxpr) if is_training(trace.jaxpr) else trace.jaxpr
     if is_training(trace.jaxpr):
         WEIGHTS.update(dict.fromkeys(SEEN))
-    CALLS.append((is_training(trace.jaxpr), operations(body, forward_sizes(body))))
-    if sum(trains for trains, _ in CALLS) > steps > 0:
+    CALLS.append((is_training(trace.jaxpr), operations(body, forward_sizes(body)), body is not trace.jaxpr))
+    if sum(trains for trains, _, _ in CALLS) > steps > 0:
         raise EnoughSteps
 
 
@@ -193,7 +195,8 @@ def operations(jaxpr, forward):
             depth = math.prod(left.shape[axis] for axis in contracted)
             total += 2 * left.size * right.size / max(1, shared * depth)
         elif name == "conv_general_dilated":
-            total += forward[sizes(equation)]
+            # A filter's gradient for each image by itself is larger than the filter: two of the sizes are the same.
+            total += max((len({*key} & {*sizes(equation)}), count) for key, count in forward.items())[1]
         else:
             counts = [operations(part, forward) for part in inner(equation)]
             total += max(counts, default=0) if name == "cond" else sum(counts) * params.get("length", 1)

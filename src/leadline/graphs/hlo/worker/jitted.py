@@ -12,6 +12,8 @@ from leadline.graphs.torch.worker.loops import EnclosingLoop
 
 CHEAP_FLOPS = 1e6
 """Functions below this run for real, as their results may steer the script: keys, counters, schedules."""
+MOST_ELEMENTS = 64
+"""Elements of a constant that a module's text shows."""
 BACKWARD = "transpose(jvp"
 """What JAX writes into the scopes of a reverse-mode gradient."""
 
@@ -164,10 +166,14 @@ def _array_like(result: Any, unused: Optional[List[Any]]) -> Any:
 
 
 def module_text(lowered: Any) -> str:
-    """Return StableHLO, with its scopes if this version of jax writes them."""
+    """Return StableHLO, with its scopes if this version of jax writes them, and without the numbers of large constants.
+
+    A function that closes over a data set has it for a constant, whose text is longer than the data.
+    """
     try:
-        return str(lowered.as_text(debug_info=True))
-    except TypeError:
+        operation = lowered.compiler_ir("stablehlo").operation
+        return str(operation.get_asm(enable_debug_info=True, large_elements_limit=MOST_ELEMENTS))
+    except (AttributeError, TypeError):
         return str(lowered.as_text())
 
 
