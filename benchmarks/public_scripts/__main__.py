@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
 
@@ -13,8 +14,10 @@ from benchmarks.public_scripts.corpus import COUNTS, PublicScript, Repository, p
 from benchmarks.public_scripts.recipes import RECIPES
 from leadline.core.errors import LeadlineError
 from leadline.execution.processes import run_process
+from leadline.graphs.frameworks import script_framework
+from leadline.graphs.torch.command import read_command
 
-COUNTER = Path(__file__).parents[1] / "measured" / "real_facts.py"
+COUNTERS = {"torch": "real_facts.py", "jax": "jax_facts.py"}
 COUNT_TIMEOUT_S = 240.0
 
 
@@ -95,13 +98,15 @@ def run_counter(script: PublicScript, data: Path, steps: int) -> dict[str, list[
         LeadlineError: It made no step.
     """
     words = list(script.command(data))
+    command = replace(read_command(tuple(words)), variables=tuple(script.variables.items()))
+    counter = Path(__file__).parents[1] / "measured" / COUNTERS[script_framework(command, script.cwd(data))]
     start = next(n for n, word in enumerate(words) if word.endswith(".py") or (n == 1 and word == "-m"))
     with tempfile.TemporaryDirectory(prefix="leadline-count-") as folder:
         out, copy = Path(folder, "out.json"), Path(folder, "repository")
         shutil.copytree(script.repository.folder(data), copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
         cwd = copy / script.folder
         done = run_process(
-            [*words[:start], str(COUNTER), str(out), str(steps), *words[start:]],
+            [*words[:start], str(counter), str(out), str(steps), *words[start:]],
             env={"WANDB_MODE": "disabled", **script.environment(cwd, data)},
             cwd=cwd,
             timeout_s=COUNT_TIMEOUT_S,

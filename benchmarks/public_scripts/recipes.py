@@ -102,7 +102,7 @@ def dialogues(folder: Path) -> None:
         answer = " ".join(draw.choices(WORDS, k=words))
         return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
-    rows = {
+    rows: dict[str, list[dict[str, object]]] = {
         "pretrain": [{"text": " ".join(draw.choices(WORDS, k=40))} for _ in range(900)],
         "sft": [{"conversations": talk(" ".join(draw.choices(WORDS, k=10)), 30)} for _ in range(500)],
         "dpo": [{"chosen": talk("a", 30), "rejected": talk("a", 30)} for _ in range(300)],
@@ -170,6 +170,12 @@ def keras(folder: Path) -> None:
     np.savez_compressed(place / "mnist.npz", allow_pickle=False, **images, **labels)
 
 
+def numpyro(folder: Path) -> None:
+    """Link MNIST below the home folder in which NumPyro looks for it."""
+    (folder / "numpyro").mkdir(parents=True, exist_ok=True)
+    (folder / "numpyro" / ".data").symlink_to((folder / "MNIST" / "raw").absolute())
+
+
 def tfds_mnist(folder: Path) -> None:
     """Write MNIST as TensorFlow Datasets stores it: 60,000 and 10,000 records, of which each class repeats one."""
     place = folder / "tfds" / "mnist" / "3.0.1"
@@ -185,7 +191,15 @@ def tfds_mnist(folder: Path) -> None:
         splits.append(
             {"name": name, "shardLengths": [str(count)], "numBytes": str(len(content)), "filepathTemplate": template}
         )
-    info = {"name": "mnist", "version": "3.0.1", "fileFormat": "tfrecord", "moduleName": "mnist", "splits": splits}
+    keys = {"tuple": {"items": [{"featureKey": "image"}, {"featureKey": "label"}]}}
+    info = {
+        "name": "mnist",
+        "version": "3.0.1",
+        "fileFormat": "tfrecord",
+        "moduleName": "mnist",
+        "splits": splits,
+        "supervisedKeys": keys,
+    }
     (place / "dataset_info.json").write_text(json.dumps(info), encoding="utf-8")
     features = "tensorflow_datasets.core.features"
     image = {"shape": {"dimensions": ["28", "28", "1"]}, "dtype": "uint8", "encodingFormat": "png"}
@@ -231,10 +245,14 @@ def _checksum(content: bytes) -> bytes:
 
 
 def checksums(folder: Path) -> None:
-    """Let the scripts' torchvision accept synthetic CIFAR files, whose checksums differ from the real ones."""
-    for file in (folder.parent / "venv" / "lib").glob("python3*/site-packages/torchvision/datasets/utils.py"):
-        source = file.read_text(encoding="utf-8")
-        file.write_text(source.replace("return md5 == calculate_md5(fpath, **kwargs)", "return True"), encoding="utf-8")
+    """Let torchvision and Keras accept synthetic files, whose checksums differ from those of the real ones."""
+    checks = (
+        ("torchvision/datasets/utils.py", "md5 == calculate_md5(fpath, **kwargs)"),
+        ("keras/src/utils/file_utils.py", "str(hash_file(fpath, hasher, chunk_size)) == str(file_hash)"),
+    )
+    for path, check in checks:
+        for file in folder.parent.glob(f"*/lib/python3*/site-packages/{path}"):
+            file.write_text(file.read_text(encoding="utf-8").replace(check, "True"), encoding="utf-8")
 
 
 RECIPES: dict[str, Callable[[Path], None]] = {
@@ -251,6 +269,7 @@ RECIPES: dict[str, Callable[[Path], None]] = {
         bsds,
         planetoid,
         keras,
+        numpyro,
         tfds_mnist,
         checksums,
     )

@@ -44,7 +44,8 @@ class WorkerFailure(Frozen):
 class WorkerAnswer(Frozen):
     """The answer of a worker: a failure, or a job of PyTorch, or the text of a JAX module.
 
-    ``memory`` is what the compiler of a module plans. ``loop`` and ``trains`` are of the script that called a module.
+    ``memory`` is what the compiler of a module plans. ``loop`` and ``trains`` are of the script that called a module,
+    and ``weights`` the shape and dtype of each array that it takes gradients for.
 
     ``confinement`` is the sentence on what the kernel held back; ``harm`` is the same if any harm was possible.
     """
@@ -55,6 +56,7 @@ class WorkerAnswer(Frozen):
     text: str = ""
     loop: LoopFacts | None = None
     trains: bool = True
+    weights: tuple[tuple[tuple[int, ...], str], ...] = ()
     jax: str = ""
     notes: tuple[str, ...] = ()
     memory: dict[str, int] | None = None

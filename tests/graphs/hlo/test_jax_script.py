@@ -137,6 +137,76 @@ for i in range(100):
 """
 
 
+LOOPS = """
+import jax, jax.numpy as jnp, numpy as np
+
+IMAGES = jnp.ones((6000, 256))
+def loss(w, x, target):
+    return ((jnp.tanh(x @ w["a"]) @ w["b"] - target) ** 2).mean()
+
+def sgd(w, gradient):
+    return jax.tree.map(lambda v, g: v - 0.1 * g, w, gradient)
+
+w = {"a": jnp.ones((256, 512)), "b": jnp.ones((512, 256))}
+"""
+
+SLICED = """
+@jax.jit
+def epoch(w, images, batches):
+    def body(i, w):
+        x = jax.lax.dynamic_slice_in_dim(images, i * 50, 50)
+        return sgd(w, jax.grad(loss)(w, x, 0.0))
+    return jax.lax.fori_loop(0, batches, body, w)
+
+for number in range(3):
+    w = epoch(w, IMAGES, BATCHES)
+"""
+
+ACCUMULATED = """
+@jax.jit
+def step(w, parts):
+    def add(total, x):
+        return jax.tree.map(jnp.add, total, jax.grad(loss)(w, x, 0.0)), None
+    return sgd(w, jax.lax.scan(add, jax.tree.map(jnp.zeros_like, w), parts)[0])
+
+for _ in range(30):
+    w = step(w, np.ones((4, 16, 256), np.float32))
+"""
+
+EAGER_LOOP = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--num_steps", type=int, default=40)
+steps = parser.parse_args().num_steps
+w = jax.lax.fori_loop(0, steps, lambda i, w: sgd(w, jax.grad(loss)(w, IMAGES[:64], 0.0)), w)
+"""
+
+EAGER = """
+accuracy = jax.jit(loss)
+for _ in range(100):
+    w = sgd(w, jax.grad(loss)(w, IMAGES[:64], 0.0))
+    accuracy(w, IMAGES, 0.0)
+"""
+
+PENALTY = """
+@jax.jit
+def step(w, x, frozen):
+    def penalized(w):
+        return loss(w, x, x @ frozen) + (jax.grad(loss, argnums=1)(w, x, 0.0) ** 2).mean()
+    return sgd(w, jax.grad(penalized)(w)), x
+
+frozen = jnp.ones((256, 256))
+def batches(count, size):
+    total = count * 2
+    for i in range(total):
+        yield np.ones((size, 256), np.float32)
+
+for epoch in range(2):
+    for x in batches(25, size=64):
+        w, _ = step(w, x, frozen)
+"""
+
+
 def trace(tmp_path, code, *arguments):
     script = tmp_path / "train.py"
     script.write_text(code)
@@ -189,10 +259,12 @@ def test_an_nnx_script_gives_its_step(tmp_path):
     assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (128, 1000, 1)
 
 
-def test_a_scan_over_an_epoch_counts_each_of_its_steps(tmp_path):
+def test_a_scan_over_an_epoch_is_its_training_loop(tmp_path):
     job = trace(tmp_path, PLAIN.replace("MAPPED", "False"))
-    assert products(job.step) == 10 * 3 * 4 * 2 * 64 * 512 * 512  # 3 passes of 4 layers
-    assert (job.loop.steps_per_epoch, job.loop.epochs) == (1, 7)
+    assert products(job.step) == 3 * 4 * 2 * 64 * 512 * 512  # 3 passes of 4 layers
+    assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (64, 10, 7)
+    assert job.step.parameters == 4 * 512 * 512
+    assert "each call of train_epoch takes 10 steps" in job.notes
 
 
 def test_a_mapped_step_is_that_of_one_device(tmp_path):
@@ -210,3 +282,46 @@ def test_an_error_of_the_script_carries_its_line(tmp_path):
     with pytest.raises(Untraceable, match=r"FileNotFoundError") as failure:
         trace(tmp_path, "import jax\nopen('missing.npz')")
     assert str(failure.value.location).endswith("train.py:2")
+
+
+WEIGHTS, STEP = 2 * 256 * 512, 2 * 256 * 512 * (2 + 3)
+"""Weights of LOOPS, and operations of a step for each image: two layers forward, three products backward."""
+
+
+@pytest.mark.parametrize("bound", ["120", "jnp.int32(120)"])
+def test_a_loop_over_slices_of_a_data_set_takes_a_step_in_each_trip(tmp_path, bound):
+    job = trace(tmp_path, LOOPS + SLICED.replace("BATCHES", bound))
+    assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (50, 3 * 120, 1)
+    assert (job.step.parameters, products(job.step)) == (WEIGHTS, 50 * STEP)
+
+
+def test_a_loop_that_sums_gradients_is_one_step(tmp_path):
+    job = trace(tmp_path, LOOPS + ACCUMULATED)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (30, 1)
+    assert (job.step.parameters, products(job.step)) == (WEIGHTS, 4 * 16 * STEP)
+
+
+def test_a_loop_of_lax_outside_of_jit_is_traced(tmp_path):
+    job = trace(tmp_path, LOOPS + EAGER_LOOP)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (40, 1)
+    assert (job.step.parameters, products(job.step)) == (WEIGHTS, 64 * STEP)
+
+
+def test_gradients_outside_of_jit_are_refused_with_the_way_on(tmp_path):
+    with pytest.raises(Untraceable, match=r"takes gradients outside of jax.jit.*wrap the training step"):
+        trace(tmp_path, LOOPS + EAGER)
+
+
+def test_weights_are_what_is_differentiated_and_updated_and_a_generators_source_counts_its_batches(tmp_path):
+    job = trace(tmp_path, LOOPS + PENALTY)
+    assert job.step.parameters == WEIGHTS  # without the inputs of the penalty and the frozen matrix
+    assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (64, 50, 2)
+
+
+def test_a_script_that_ends_gives_all_its_steps(tmp_path):
+    job = trace(
+        tmp_path,
+        LOOPS + PENALTY.replace("for epoch in range(2):", "if True:").replace("batches(25", "batches(2 if w else 3"),
+    )
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (4, 1)
+    assert "the script ended after 4 calls of step" in job.notes

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from leadline.core.graph import LoopFacts, TracedJob
+from leadline.core.graph import LoopFacts, TensorSpec, TracedJob
 from leadline.core.processes import ProcessRunner
 from leadline.core.workload import Phase, Workload
 from leadline.graphs.hlo.jax_function import JAX_SETTINGS
@@ -46,6 +46,7 @@ def trace_jax_script(
     answer = run_worker(request, python=(*command.prefix, command.python), runner=runner, env=env, cwd=cwd)
     answer.raise_failure()
     step = workload if answer.trains else replace(workload, phase=Phase.INFERENCE)
-    job = traced_job(answer.text, step, device_type=device_type)
+    weights = tuple(TensorSpec(shape, dtype) for shape, dtype in answer.weights)
+    job = traced_job(answer.text, step, device_type=device_type, weights=weights)
     notes = (*job.notes, *answer.notes, RESERVED, answer.confinement)
     return replace(job, loop=answer.loop or LoopFacts(), notes=notes)

@@ -41,8 +41,8 @@ def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     return traced_job(decode_input(content, reference), workload, device_type=device_type)
 
 
-def traced_job(text: str, workload: Workload, *, device_type: str) -> TracedJob:
-    """Return the job of a module's text.
+def traced_job(text: str, workload: Workload, *, device_type: str, weights: Sequence[TensorSpec] = ()) -> TracedJob:
+    """Return the job of a module's text. ``weights`` are those of the step; without any they are inferred.
 
     The batch is inferred from the inputs if the workload has a number of samples. A module by itself loads no data.
 
@@ -52,7 +52,7 @@ def traced_job(text: str, workload: Workload, *, device_type: str) -> TracedJob:
     source_name = workload.model.reference
     with refuse_damaged(f"{source_name} is damaged, export the whole text again: its instructions do not fit together"):
         module = (parse_hlo if "HloModule" in text[:4096] else parse_stablehlo)(text, source_name)
-        graph, notes = _build_op_graph(module, source_name, device_type=device_type)
+        graph, notes = _build_op_graph(module, source_name, device_type=device_type, weights=weights)
     stages = {op.stage for op in graph.ops}
     trains = module.aliases or Stage.BACKWARD in stages or Stage.OPTIMIZER in stages
     if workload.phase is Phase.TRAINING and not trains:
@@ -88,7 +88,9 @@ def _infer_batch(module: Module, graph: OpGraph) -> int | None:
     return leading.pop() if len(leading) == 1 else None
 
 
-def _build_op_graph(module: Module, source_name: str, *, device_type: str = "cuda") -> tuple[OpGraph, tuple[str, ...]]:
+def _build_op_graph(
+    module: Module, source_name: str, *, device_type: str = "cuda", weights: Sequence[TensorSpec] = ()
+) -> tuple[OpGraph, tuple[str, ...]]:
     """Return the op graph of a module, and notes about assumptions.
 
     A module that a compiler has scheduled keeps its kernels, one op each. Any other is grouped into kernels as XLA
@@ -102,13 +104,13 @@ def _build_op_graph(module: Module, source_name: str, *, device_type: str = "cud
     stages = node_stages(program)
     kernels = compiled_kernels(program) if module.is_scheduled else fuse_kernels(program)
     kernels = [kernel for kernel in kernels if not _is_bookkeeping(program, kernel)]
-    categories, weights = argument_roles(program, stages)
+    categories, weights = argument_roles(program, stages, weights)
     endless = sum("depends on data" in note for note in program.notes)
     graph = OpGraph(
         ops=tuple(_ops(program, kernels, stages, device_type, module.devices)),
         events=tuple(storage_events(program, kernels, stages, categories)),
-        parameters=sum(program.values[weight].elements for weight in weights),
-        parameter_bytes=sum(program.values[weight].size_bytes for weight in weights),
+        parameters=sum(weight.elements for weight in weights),
+        parameter_bytes=sum(weight.size_bytes for weight in weights),
         device_type=device_type,
         source=module.dialect,
         fallbacks={"loop of unknown length": endless} if program.notes else {},

@@ -4,9 +4,10 @@ The stages come from the scopes that JAX writes for differentiation.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from leadline.core.graph import Stage, StorageCategory, StorageEvent
+from leadline.core.graph import Stage, StorageCategory, StorageEvent, TensorSpec
 from leadline.graphs.hlo.flatten import FlatProgram, HloNode
 from leadline.graphs.hlo.fusion import FusedKernel
 from leadline.graphs.hlo.module import OPCODES
@@ -84,13 +85,16 @@ def _optimizer_nodes(program: FlatProgram) -> set[int]:
     return nodes
 
 
-def argument_roles(program: FlatProgram, stages: Sequence[Stage]) -> tuple[dict[int, StorageCategory], list[int]]:
+def argument_roles(
+    program: FlatProgram, stages: Sequence[Stage], weights: Sequence[TensorSpec] = ()
+) -> tuple[dict[int, StorageCategory], Sequence[TensorSpec]]:
     """Return the category of each argument's memory, and the weights: such arguments and literals.
 
-    The roles are inferred from the dataflow, as the text does not name them. Floating-point arguments are weights if
-    the text calls them members of a collection (``params['w']``). Without such names they are weights unless they are
-    the left operand of a matrix product or convolution. In a training step, an updated argument is a weight if it leads
-    to a product or to the loss, and optimizer state otherwise. Any other argument is an input.
+    Given ``weights`` are assigned to arguments by shape and dtype, first to those that are updated and reach a product
+    or to the loss. Otherwise the roles are inferred from the dataflow, as the text does not name them. Floating-point
+    arguments are weights if the text calls them members of a collection (``params['w']``). Without such names they are
+    weights unless they are the left operand of a matrix product or convolution. In a training step, an updated argument
+    is a weight if it leads to a product or to the loss, and optimizer state otherwise. Any other argument is an input.
     """
     updated = _updated_arguments(program)
     model_inputs = _model_inputs(program)
@@ -109,11 +113,30 @@ def argument_roles(program: FlatProgram, stages: Sequence[Stage]) -> tuple[dict[
             categories[value] = StorageCategory.INPUT
         else:
             categories[value] = StorageCategory.PARAMETER
-    weights = [weight for weight, category in categories.items() if category is StorageCategory.PARAMETER]
-    literals = [node.outputs[0] for node in program.nodes if node.is_tensor_literal]
     specs = program.values
-    weights += [value for value in literals if len(specs[value].shape) > 1 and "float" in specs[value].dtype]
-    return categories, weights
+    if weights:
+        _assign_weights(program, categories, weights)
+        return categories, weights
+    values = [weight for weight, category in categories.items() if category is StorageCategory.PARAMETER]
+    literals = [node.outputs[0] for node in program.nodes if node.is_tensor_literal]
+    values += [value for value in literals if len(specs[value].shape) > 1 and "float" in specs[value].dtype]
+    return categories, [specs[value] for value in values]
+
+
+def _assign_weights(
+    program: FlatProgram, categories: dict[int, StorageCategory], weights: Sequence[TensorSpec]
+) -> None:
+    """Give the arguments that fit the weights their category, and others that were taken for weights another."""
+    unassigned = Counter(weights)
+    likely = sorted(categories, key=lambda value: categories[value] is not StorageCategory.PARAMETER)
+    updated = _updated_arguments(program)
+    for value in likely:
+        spec = program.values[value]
+        if unassigned[spec] > 0:
+            unassigned[spec] -= 1
+            categories[value] = StorageCategory.PARAMETER
+        elif categories[value] is StorageCategory.PARAMETER:
+            categories[value] = StorageCategory.OPTIMIZER_STATE if value in updated else StorageCategory.INPUT
 
 
 def _model_inputs(program: FlatProgram) -> set[int]:

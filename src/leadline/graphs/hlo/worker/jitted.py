@@ -7,10 +7,13 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import jax
 import jax.numpy as jnp
 
+from leadline.graphs.hlo.worker.gradients import Differentiated, GradientWatch, weight_specs
 from leadline.graphs.torch.worker.loops import EnclosingLoop
 
 CHEAP_FLOPS = 1e6
 """Functions below this run for real, as their results may steer the script: keys, counters, schedules."""
+MOST_ELEMENTS = 64
+"""Elements of a constant that a module's text shows."""
 BACKWARD = "transpose(jvp"
 """What JAX writes into the scopes of a reverse-mode gradient."""
 
@@ -22,12 +25,15 @@ JIT, MAP = jax.jit, jax.pmap
 class Program:
     """One jitted function, lowered for arguments of one signature."""
 
-    def __init__(self, jitted: Any, name: str, lowered: Any, *, is_mapped: bool) -> None:
-        self.jitted, self.name, self.is_mapped = jitted, name, is_mapped
+    def __init__(
+        self, jitted: Any, name: str, lowered: Any, *, is_mapped: bool, jaxpr: Any, differentiated: List[Differentiated]
+    ) -> None:
+        self.jitted, self.name, self.is_mapped, self.jaxpr = jitted, name, is_mapped, jaxpr
         self.flops = _flops(lowered)
         self.text = module_text(lowered)
         self.trains = BACKWARD in self.text
         self.results, self.result_tree = jax.tree.flatten(lowered.out_info)
+        self.weights = weight_specs(differentiated, self.results)
         self.loops: List[EnclosingLoop] = []
 
     @property
@@ -63,22 +69,62 @@ class JittedFunction:
         return getattr(self.__dict__["jitted"], name)
 
 
-def replace_jit(call: Callable[..., Any]) -> None:
-    """Let ``jax.jit``, which ``nnx.jit`` calls, ``pjit`` and ``pmap`` return a ``JittedFunction`` from now on."""
+def replace_jit(call: Callable[..., Any], gradients: GradientWatch) -> None:
+    """Let ``jax.jit``, which ``nnx.jit`` calls, ``pjit`` and ``pmap`` return a ``JittedFunction`` from now on.
+
+    XLA compiles a loop of ``jax.lax`` outside of a jitted function as a whole, too, so it counts as one.
+    """
     from jax.experimental import pjit
 
     for owner, name in ((jax, "jit"), (jax, "pmap"), (pjit, "pjit")):
-        setattr(owner, name, _replacement(getattr(owner, name), call))
+        setattr(owner, name, _replacement(getattr(owner, name), call, gradients))
+    jax.lax.fori_loop = _compiled_loop(jax.lax.fori_loop, call, gradients, ("lower", "upper", "body_fun", "init_val"))
+    jax.lax.scan = _compiled_loop(jax.lax.scan, call, gradients, ("f", "init", "xs"))
 
 
-def _replacement(original: Any, call: Callable[..., Any]) -> Any:
+def _replacement(original: Any, call: Callable[..., Any], gradients: GradientWatch) -> Any:
     @functools.wraps(original)
     def transform(fun: Any = None, *args: Any, **kwargs: Any) -> Any:
         if fun is None:  # as a decorator with settings alone
             return functools.partial(transform, *args, **kwargs)
-        return JittedFunction(fun, original(fun, *args, **kwargs), call, is_mapped=original is MAP)
+        jitted = original(gradients.mark_arguments(fun), *args, **kwargs)
+        return JittedFunction(fun, jitted, call, is_mapped=original is MAP)
 
     return transform
+
+
+def _compiled_loop(
+    original: Any, call: Callable[..., Any], gradients: GradientWatch, names: Tuple[str, ...]
+) -> Callable[..., Any]:
+    """Return a loop whose call outside of a trace is that of a function with its arrays for arguments."""
+
+    @functools.wraps(original)
+    def loop(*args: Any, **kwargs: Any) -> Any:
+        if not is_outside():
+            return original(*args, **kwargs)
+        settings = {**dict(zip(names, args)), **kwargs}  # noqa: B905 - Python 3.9 has no strict
+        arrays = {name: settings.pop(name) for name in ("init_val", "init", "xs") if name in settings}
+        if len(args) > len(names) or ("body_fun" not in settings and "f" not in settings):
+            return original(*args, **kwargs)
+
+        def run(arrays: Any) -> Any:
+            return original(**settings, **arrays)
+
+        jitted = JIT(gradients.mark_arguments(run))
+        return call(
+            JittedFunction(settings.get("body_fun", settings.get("f")), jitted, call, is_mapped=False), (arrays,), {}
+        )
+
+    return loop
+
+
+def is_outside() -> bool:
+    """Return whether no transformation runs, as far as this version of jax tells."""
+    try:
+        from jax._src.core import trace_state_clean
+    except ImportError:
+        return False
+    return bool(trace_state_clean())
 
 
 def is_traced(leaves: List[Any]) -> bool:
@@ -120,10 +166,14 @@ def _array_like(result: Any, unused: Optional[List[Any]]) -> Any:
 
 
 def module_text(lowered: Any) -> str:
-    """Return StableHLO, with its scopes if this version of jax writes them."""
+    """Return StableHLO, with its scopes if this version of jax writes them, and without the numbers of large constants.
+
+    A function that closes over a data set has it for a constant, whose text is longer than the data.
+    """
     try:
-        return str(lowered.as_text(debug_info=True))
-    except TypeError:
+        operation = lowered.compiler_ir("stablehlo").operation
+        return str(operation.get_asm(enable_debug_info=True, large_elements_limit=MOST_ELEMENTS))
+    except (AttributeError, TypeError):
         return str(lowered.as_text())
 
 
@@ -134,6 +184,16 @@ def _flops(lowered: Any) -> float:
         return float("inf")
     analysis = analysis[0] if isinstance(analysis, list) else analysis
     return float((analysis or {}).get("flops", 0.0))
+
+
+def body_text(body: Any) -> str:
+    """Return the module of one trip of a loop."""
+    try:
+        from jax.extend.core import jaxpr_as_fun
+    except ImportError:
+        from jax.core import jaxpr_as_fun
+    shapes = [jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype) for variable in body.jaxpr.invars]
+    return module_text(JIT(jaxpr_as_fun(body)).lower(*shapes))
 
 
 def step_text(calls: List[Call]) -> str:

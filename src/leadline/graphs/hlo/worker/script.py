@@ -32,6 +32,10 @@ STEPS = 8
 """Calls of the step after which a script ends. One is lowered, the others show the loop and the loading time."""
 EXTRA_S = 10.0
 """Seconds after the third step in which the others must be called."""
+GRADIENTS_OUTSIDE = (
+    "the script takes gradients outside of jax.jit, where JAX runs each operation by itself: "
+    "wrap the training step, as in step = jax.jit(step)"
+)
 
 
 def serve(request: Dict[str, Any], confinement: Confinement) -> None:
@@ -60,10 +64,12 @@ def _trace(session: TraceSession, request: Dict[str, Any]) -> Dict[str, Any]:
     with Watchdog(session, lambda answer: end_with(answer, request)):
         try:
             run_target(request)
+            steps.has_ended = True
         except StopTrace:
             pass
         except SystemExit as end:
-            if end.code not in (None, 0) and not steps.calls:
+            steps.has_ended = end.code in (None, 0)
+            if not steps.has_ended and not steps.calls:
                 raise ScriptFailure(exit_reason(end.code), shows_output=True) from end
     return {**steps.answer(), "jax": jax.__version__}
 
@@ -80,7 +86,13 @@ class StepWatch:
     """Lowers the jitted functions that the script calls, and decides which of them are its step."""
 
     def __init__(self, session: TraceSession, script: Any) -> None:
-        self._jitted = importlib.import_module("leadline.graphs.hlo.worker.jitted")  # it needs jax
+        # They need jax.
+        self._jitted, gradients, self._inner = (
+            importlib.import_module(f"leadline.graphs.hlo.worker.{name}")
+            for name in ("jitted", "gradients", "inner_loops")
+        )
+        self.gradients = gradients.GradientWatch(self._take_gradient)
+        self.gradients_outside = 0
         self.session = session
         self.loop = LoopObservations(script)
         self.programs: Dict[Any, Any] = {}
@@ -89,12 +101,14 @@ class StepWatch:
         self.between: List[ThreadTimes] = []
         self.last: Any = None
         self.third_s = 0.0
+        self.has_ended = False
+        """The script ran to its end, so that all its steps were seen."""
         self._is_lowering = False
         options = self.loop.options
         call_after(
             argparse.ArgumentParser, "parse_known_args", lambda result, *_, **__: options.update(vars(result[0]))
         )
-        self._jitted.replace_jit(self.call)
+        self._jitted.replace_jit(self.call, self.gradients)
 
     def call(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Answer a call of the script: lower the function, and return arrays of the shapes of its results."""
@@ -124,13 +138,26 @@ class StepWatch:
         key = (id(function.jitted), self._jitted.signature(leaves, tree))
         if key not in self.programs:
             self._is_lowering = True
+            self.gradients.start()
             try:
-                lowered = function.jitted.lower(*args, **kwargs)
+                traced = function.jitted.trace(*args, **kwargs) if hasattr(function.jitted, "trace") else None
+                lowered = (traced or function.jitted).lower(*(() if traced else args), **({} if traced else kwargs))
             finally:
                 self._is_lowering = False
-            name = getattr(function, "__name__", "function")
-            self.programs[key] = self._jitted.Program(function.jitted, name, lowered, is_mapped=function.is_mapped)
+                differentiated = self.gradients.stop()
+            self.programs[key] = self._jitted.Program(
+                function.jitted, getattr(function, "__name__", "function"), lowered, is_mapped=function.is_mapped,
+                jaxpr=traced and traced.jaxpr, differentiated=differentiated,
+            )  # fmt: skip
         return self.programs[key]
+
+    def _take_gradient(self) -> None:
+        """Count a gradient that the script takes outside of any function that is lowered."""
+        if self._is_lowering or not self._jitted.is_outside():
+            return
+        self.gradients_outside += 1
+        if self.gradients_outside >= STEPS and not any(program.trains for program in self.programs.values()):
+            raise StopTrace
 
     def _count(self, program: Any) -> None:
         self.counts[id(program)] += 1
@@ -148,6 +175,10 @@ class StepWatch:
     def answer(self) -> Dict[str, Any]:
         """Return the module of the step with the facts of its loop, or why there is none."""
         main = max(self.programs.values(), key=lambda program: (program.trains, program.flops), default=None)
+        if self.gradients_outside:
+            if main is None or not main.trains:
+                return {"failure": {"reason": GRADIENTS_OUTSIDE}}
+            self.session.note("gradients that the script takes outside of jax.jit are not counted")
         if main is None:
             if self.session.stopped_at or self.session.is_over:
                 return {"failure": time_failure(self.session)}
@@ -157,11 +188,33 @@ class StepWatch:
         variants = [program for program in self.programs.values() if program.jitted is main.jitted]
         step = max(variants, key=lambda program: (program.trains, self.counts[id(program)], program.flops))
         calls = self._step_calls(step)
-        self.session.note(f"the step is {' and '.join(dict.fromkeys(call.program.name for call in calls))}, lowered")
-        self.session.note("an evaluation between the epochs is not counted")
         self._is_lowering = True
-        text = self._jitted.step_text(calls)
-        return {"text": text, "loop": self._loop_document(step), "notes": self.session.notes, "trains": step.trains}
+        loop = self._training_loop(step)
+        self.session.note("an evaluation between the epochs is not counted")
+        document = self._loop_document(step, loop)
+        if loop is not None:
+            text, weights = self._jitted.body_text(loop.body), step.weights
+        else:
+            self.session.note(
+                f"the step is {' and '.join(dict.fromkeys(call.program.name for call in calls))}, lowered"
+            )
+            text = self._jitted.step_text(calls)
+            weights = [spec for program in dict.fromkeys(call.program for call in calls) for spec in program.weights]
+        return {
+            "text": text, "loop": document, "notes": self.session.notes, "trains": step.trains, "weights": weights,
+        }  # fmt: skip
+
+    def _training_loop(self, step: Any) -> Any:
+        """Return the loop within the step's function that takes training steps, if there is one."""
+        if step.jaxpr is None or not step.trains:
+            return None
+        leaves = next(call.arguments for call in reversed(self.calls) if call.program is step)
+        arrays = leaves if len(leaves) == len(step.jaxpr.jaxpr.invars) else []
+        loop = self._inner.training_loop(step.jaxpr, arrays)
+        if loop is not None:
+            self.session.note(f"the step is one trip of the training loop in {step.name}, lowered")
+            self.session.note(f"the rest of {step.name}, outside of that loop, is not counted")
+        return loop
 
     def _step_calls(self, step: Any) -> List[Any]:
         """Return the calls of one step, from one call of its main function to the next, without cheap ones."""
@@ -171,17 +224,43 @@ class StepWatch:
         shortest = min(rounds[1:] or rounds, key=len)
         return [call for call in shortest if call.program is step or not call.program.is_cheap]
 
-    def _loop_document(self, step: Any) -> Dict[str, Any]:
+    def _loop_document(self, step: Any, inner: Any) -> Dict[str, Any]:
         self.loop.all_steps = [WatchedStep(step.loops, None, 1)]
         facts = {**infer_loop_facts(self.loop), **self.session.facts}
-        for sentence in facts.pop("notes"):
+        notes = facts.pop("notes")
+        if self.has_ended and (facts["steps_per_epoch"] is None or not step.loops):
+            facts["steps_per_epoch"], facts["epochs"] = self.counts[id(step)], 1
+            notes = [f"the script ended after {self.counts[id(step)]} calls of {step.name}"]
+        if inner is not None:
+            if inner.times is None:
+                facts["steps_per_epoch"] = None
+                notes.append(f"the trips of the training loop in {step.name} depend on the run: steps are unknown")
+            elif facts["steps_per_epoch"] is not None:
+                facts["steps_per_epoch"] *= inner.times
+                notes.append(f"each call of {step.name} takes {inner.times:,} steps")
+        for sentence in notes:
             self.session.note(sentence)
-        facts["batch"] = self._batch(step)
+        facts["batch"] = facts.get("batch") or self._batch(step, inner)
         if self.between:
             facts["loading"] = self._loading()
         return {name: fact for name, fact in facts.items() if fact is not None}
 
-    def _batch(self, step: Any) -> Any:
+    def _batch(self, step: Any, inner: Any) -> Any:
+        """Return the samples of a step, from its inputs that are no state."""
+        weights = {spec for program in self.programs.values() for spec in program.weights}
+        if inner is not None:
+            jaxpr = inner.body.jaxpr
+            constant = [place < inner.constants for place in range(len(jaxpr.invars))]
+            return self._inner.batch_size(jaxpr, weights, constant)
+        calls = [call.arguments for call in self.calls if call.program is step]
+        if step.jaxpr is None or len(calls[0]) != len(step.jaxpr.jaxpr.invars):
+            return self._batch_of_arguments(step)
+        constant = [all(leaf is leaves[0] for leaf in leaves) for leaves in zip(*calls)]  # noqa: B905 - Python 3.9
+        returned = {id(leaf) for call in self.calls for leaf in call.results}
+        state = [id(leaf) in returned for leaf in calls[-1]]
+        return self._inner.batch_size(step.jaxpr.jaxpr, weights, constant, state)
+
+    def _batch_of_arguments(self, step: Any) -> Any:
         """Return the first dimension of the largest argument that no result replaces: the others are the state."""
         state = {(tuple(result.shape), result.dtype) for result in step.results}
         arguments = next(call.arguments for call in reversed(self.calls) if call.program is step)

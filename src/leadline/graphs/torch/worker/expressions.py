@@ -16,7 +16,7 @@ def is_count(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST_COUNT
 
 
-WRAPPERS = ("enumerate", "tqdm", "trange", "track", "islice", "zip", "iter")
+WRAPPERS = ("enumerate", "tqdm", "trange", "track", "islice", "zip", "iter", "as_numpy", "prefetch_to_device")
 """Functions that give the elements of their first argument."""
 FUNCTIONS: Dict[str, Any] = {function.__name__: function for function in (len, int, float, round, min, max, abs, range)}
 METHODS, VIEWS = ("size", "numel", "ceil", "floor", "__len__"), ("items", "keys", "values")

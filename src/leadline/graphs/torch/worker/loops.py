@@ -19,6 +19,7 @@ from leadline.graphs.torch.worker.expressions import (
     source_text,
     target_name,
 )
+from leadline.graphs.torch.worker.generators import count_yields
 from leadline.graphs.torch.worker.libraries import is_user_file
 from leadline.graphs.torch.worker.loop_bounds import (
     break_bound,
@@ -183,8 +184,9 @@ def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int
     if isinstance(loop.target, ast.Tuple) and called_name(loop.iter) == "enumerate" and len(loop.target.elts) > 1:
         index, element = loop.target.elts[:2]
         counter = ast.Tuple([index, element if values is iterable else ast.Name("_")])
-        starts = [*loop.iter.args[1:], *(word.value for word in loop.iter.keywords)]
-        first = starts[0].value if starts and isinstance(starts[0], ast.Constant) else 0
+        call: Any = loop.iter
+        starts = [*call.args[1:], *(word.value for word in call.keywords)]
+        first: Any = starts[0].value if starts and isinstance(starts[0], ast.Constant) else 0
         values = [*enumerate(values, first)] if len(values) <= MOST_ELEMENTS and len(starts) == bool(first) else []
     if not conditions or counter is None or len(values) > MOST_ELEMENTS:
         return 0
@@ -227,18 +229,27 @@ def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
         iterable = getattr(iterable, "iterable", iterable)
         count = len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
-        count = None
+        count = count_yields(_unwrap(node.iter, node.target)[0], frame, _passes)
     bound = break_bound(node, frame)
     if bound is not None and (count is None or bound[0] < count) and not bound[1]:
         count = bound[0]
     return iterable, count
 
 
+def _passes(node: ast.For, frame: Any) -> Optional[int]:
+    return _iterations(node, frame)[1]
+
+
 def _unwrap(iterable: Any, target: Any) -> Tuple[Any, Any]:
     """Return the iterable within its wrappers, and the target of its elements, ``None`` if that is not known."""
     if isinstance(iterable, ast.Call) and called_name(iterable) == "trange" and iterable.args:
         iterable = ast.Call(func=ast.Name("range"), args=iterable.args, keywords=[])
-    while isinstance(iterable, ast.Call) and called_name(iterable) in WRAPPERS and iterable.args:
+    while isinstance(iterable, ast.Call):
+        if called_name(iterable) == "as_numpy_iterator" and isinstance(iterable.func, ast.Attribute):
+            iterable = iterable.func.value
+            continue
+        if called_name(iterable) not in WRAPPERS or not iterable.args:
+            break
         if called_name(iterable) in ("enumerate", "zip"):
             place = 1 if called_name(iterable) == "enumerate" else 0
             target = target.elts[place] if isinstance(target, ast.Tuple) and len(target.elts) > place else None

@@ -1,0 +1,109 @@
+"""How often a generator of the script yields, read from its source without running it."""
+
+import ast
+import inspect
+import math
+import types
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from leadline.graphs.torch.worker.expressions import UnreadableExpression, evaluate, parse_file, read_locals
+
+
+def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optional[int]]) -> Optional[int]:
+    """Return how often the generator that an expression names or calls yields; ``None`` if that is unknown.
+
+    It yields in one place, under no condition but those of ``for`` loops, whose passes ``count_passes`` returns.
+    """
+    try:
+        code, names, scope_globals = _state(node, frame)
+    except (UnreadableExpression, TypeError, ValueError):
+        return None
+    if code in _reading:  # it calls itself
+        return None
+    _reading.append(code)
+    try:
+        return _count(code, names, scope_globals, count_passes)
+    finally:
+        _reading.pop()
+
+
+_reading: List[Any] = []
+"""Code of the generators that are being read."""
+
+
+def _count(
+    code: Any, names: Dict[str, Any], scope_globals: Any, count_passes: Callable[[Any, Any], Optional[int]]
+) -> Optional[int]:
+    tree = parse_file(code.co_filename)
+    definitions = [part for part in ast.walk(tree) if isinstance(part, ast.FunctionDef)] if tree is not None else []
+    function = next((part for part in definitions if _first_line(part) == code.co_firstlineno), None)
+    if function is None or function.name != code.co_name:
+        return None
+    state = types.SimpleNamespace(
+        f_locals=names, f_globals=scope_globals, f_code=types.SimpleNamespace(co_flags=0, co_filename=code.co_filename)
+    )
+    _assign(function.body, names, state)
+    path = _path_to_yield(function)
+    if path is None or any(isinstance(part, (ast.While, ast.If, ast.Try)) for part in path):
+        return None
+    loops = [part for part in path if isinstance(part, ast.For)]
+    if any(isinstance(part, (ast.Break, ast.Return, ast.YieldFrom)) for part in ast.walk(function)):
+        return None
+    passes = [count_passes(loop, state) for loop in loops]
+    return None if None in passes else math.prod(passes)  # type: ignore[arg-type]
+
+
+def _state(node: Any, frame: Any) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
+    """Return the code, variables and globals of a generator."""
+    if isinstance(node, ast.Call):
+        function = evaluate(node.func, frame)
+        arguments = [evaluate(argument, frame) for argument in node.args]
+        named = {word.arg: evaluate(word.value, frame) for word in node.keywords if word.arg}
+        return _called(function, arguments, named)
+    value = evaluate(node, frame)
+    if isinstance(value, types.GeneratorType) and value.gi_frame is not None:
+        return value.gi_code, read_locals(value.gi_frame), value.gi_frame.f_globals
+    return _called(getattr(type(value), "__iter__", None), [value], {})
+
+
+def _called(function: Any, arguments: List[Any], named: Dict[str, Any]) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
+    if inspect.ismethod(function):
+        function, arguments = function.__func__, [function.__self__, *arguments]
+    if not inspect.isgeneratorfunction(function):
+        raise UnreadableExpression
+    bound = inspect.signature(function).bind(*arguments, **named)
+    bound.apply_defaults()
+    cells = zip(function.__code__.co_freevars, function.__closure__ or ())  # noqa: B905 - Python 3.9 has no strict
+    outer = {name: cell.cell_contents for name, cell in cells}
+    return function.__code__, {**outer, **bound.arguments}, function.__globals__
+
+
+def _first_line(function: ast.FunctionDef) -> int:
+    return min([function.lineno, *[decorator.lineno for decorator in function.decorator_list]])
+
+
+def _assign(statements: List[Any], names: Dict[str, Any], state: Any) -> None:
+    """Add the variables that a function sets before its loops, as far as they can be read."""
+    for statement in statements:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            name = statement.targets[0].id
+            try:
+                names.setdefault(name, evaluate(statement.value, state))
+            except UnreadableExpression:
+                continue
+
+
+def _path_to_yield(function: ast.FunctionDef) -> Optional[List[Any]]:
+    """Return the statements around the only ``yield`` of a function, or ``None`` if there are several."""
+    paths: List[List[Any]] = []
+
+    def visit(node: Any, path: List[Any]) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.Lambda, ast.GeneratorExp)):
+                continue
+            if isinstance(child, ast.Yield):
+                paths.append([*path, node])
+            visit(child, [*path, node])
+
+    visit(function, [])
+    return paths[0] if len(paths) == 1 else None
