@@ -209,35 +209,3 @@ def trace(folder: Path, code: str) -> TracedJob:
     words = (sys.executable, str(script))
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
     return trace_command(workload, runner=run_forked, cwd=folder)
-
-
-TRITON = """
-import torch, triton
-import triton.language as tl
-@triton.autotune(configs=[triton.Config({"B": 64}), triton.Config({"B": 128})], key=["n"])
-@triton.jit
-def double(x, y, n, B: tl.constexpr):
-    i = tl.program_id(0) * B + tl.arange(0, B)
-    tl.store(y + i, 2 * tl.load(x + i, i < n), i < n)
-class Double(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x):
-        y = torch.empty_like(x)
-        double[lambda meta: (triton.cdiv(x.numel(), meta["B"]),)](x, y, x.numel())
-        return y
-    backward = staticmethod(lambda context, gradient: 2 * gradient)
-model = torch.nn.Linear(64, 64).cuda()
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(9):
-    Double.apply(model(torch.rand(32, 64).cuda())).sum().backward()
-    optimizer.step()
-"""
-
-
-def test_a_triton_kernel_is_one_op_of_unknown_operations(tmp_path):
-    pytest.importorskip("triton")
-    job = trace(tmp_path, TRITON)
-    (kernel,) = [op for op in job.step.ops if op.name == "leadline.triton_kernel"]
-    assert (kernel.stage, kernel.bytes_read) == (Stage.FORWARD, 2 * 4 * 32 * 64)
-    assert job.low_confidence
-    assert any("Triton kernel double" in note and "unknown" in note for note in job.notes)

@@ -45,7 +45,6 @@ _define(
 )
 _define("selective_scan_backward(Tensor grad, Tensor kept, Tensor[] inputs) -> Tensor[]", _scan_backward_shape)
 _define("optimizer_8bit_(Tensor(a!) weight, Tensor grad, Tensor[] states) -> ()", lambda *_: None)
-_define("triton_kernel(Tensor[] tensors) -> ()", lambda *_: None)
 kernels = torch.ops.leadline
 
 

@@ -168,8 +168,9 @@ def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int
     if isinstance(loop.target, ast.Tuple) and called_name(loop.iter) == "enumerate" and len(loop.target.elts) > 1:
         index, element = loop.target.elts[:2]
         counter = ast.Tuple([index, element if values is iterable else ast.Name("_")])
-        starts = [*loop.iter.args[1:], *(word.value for word in loop.iter.keywords)]
-        first = starts[0].value if starts and isinstance(starts[0], ast.Constant) else 0
+        arguments: Any = loop.iter
+        starts = [*arguments.args[1:], *(word.value for word in arguments.keywords)]
+        first: Any = starts[0].value if starts and isinstance(starts[0], ast.Constant) else 0
         values = [*enumerate(values, first)] if len(values) <= MOST_ELEMENTS and len(starts) == bool(first) else []
     if not conditions or counter is None or len(values) > MOST_ELEMENTS:
         return 0

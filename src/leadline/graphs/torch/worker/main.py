@@ -103,7 +103,6 @@ def install_hooks(session: TraceSession) -> Any:
         sparse,
         stand_ins,
         tensor_methods,
-        triton_kernels,
     )
     from leadline.graphs.torch.worker.recorder import Recorder
     from leadline.graphs.torch.worker.step_watcher import StepWatcher
@@ -117,7 +116,6 @@ def install_hooks(session: TraceSession) -> Any:
     rnn.install_recurrent_layers(session)
     sparse.install_sparse_matrices()
     stand_ins.install_stand_ins(session)
-    triton_kernels.install_triton_kernels(session)
     distributed.install_process_groups(session)
     processes.install_process_starts(session)
     steps = StepWatcher(session, recorder)
