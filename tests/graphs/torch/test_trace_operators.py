@@ -156,6 +156,61 @@ def test_a_package_that_fails_without_a_gpu_is_replaced_and_a_working_one_is_not
     assert notes == ["flash_attn is not usable here (OSError)"]
 
 
+QUANTIZED = """
+import torch, bitsandbytes as bnb
+from bitsandbytes.nn import Linear8bitLt
+net = torch.nn.Sequential(
+    torch.nn.Linear(256, 256),
+    bnb.nn.Linear4bit(256, 512, compute_dtype=torch.bfloat16, quant_type="nf4"),
+    Linear8bitLt(512, 128, has_fp16_weights=False),
+).cuda()
+assert net[1].weight.shape == (256 * 512 // 2, 1) and net[1].weight.dtype == torch.uint8
+optimizer = bnb.optim.PagedAdamW([weight for weight in net.parameters() if weight.requires_grad], lr=1e-3)
+for step in range(9):
+    net(torch.rand(32, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_layers_with_packed_weights_expand_them_in_each_direction(tmp_path):
+    job = trace(tmp_path, QUANTIZED)
+    products = sorted(op.flops for op in job.step.ops if op.kind == "gemm")
+    first, second, third = 2 * 32 * 256 * 256, 2 * 32 * 256 * 512, 2 * 32 * 512 * 128
+    assert products == sorted([first, first, second, second, third, third])  # no gradient of packed weights
+    written = [op.bytes_written for op in job.step.ops if op.name == "leadline.dequantize"]
+    assert sorted(written) == [4 * 512 * 128, 4 * 512 * 128, 2 * 256 * 512, 2 * 256 * 512]
+    held = {event.size_bytes for event in job.step.events if event.op == 0}
+    assert {256 * 512 // 2, 4 * 256 * 512 // 64, 512 * 128, 4 * 128} <= held
+    assert any(note.startswith("bitsandbytes is ") for note in job.notes)
+
+
+APEX = """
+import torch
+from apex import amp
+from apex.optimizers import FusedAdam
+from apex.parallel import DistributedDataParallel, convert_syncbn_model
+model = convert_syncbn_model(torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32))).cuda()
+model, optimizer = amp.initialize(model, FusedAdam(model.parameters()), opt_level="O1")
+torch.distributed.init_process_group("nccl", init_method="tcp://127.0.0.1:2345", world_size=2, rank=0)
+model = DistributedDataParallel(model, delay_allreduce=True)
+for step in range(9):
+    optimizer.zero_grad()
+    with amp.scale_loss(model(torch.rand(8, 64).cuda()).sum(), optimizer) as scaled:
+        scaled.backward()
+    torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
+    optimizer.step()
+"""
+
+
+def test_amp_and_data_parallelism_of_apex_are_those_of_pytorch(tmp_path):
+    job = trace(tmp_path, APEX)
+    assert {op.dtype for op in job.step.ops if op.kind == "gemm"} == {"float16"}
+    sent = [(op.dims["bytes"], op.dims["ranks"]) for op in job.step.ops if op.name == "c10d.all_reduce"]
+    assert (4 * (64 * 32 + 3 * 32), 2) in sent
+    assert job.loop.optimizer == "fusedadam"
+
+
 def test_lbfgs_runs_all_its_iterations_with_a_note(tmp_path):
     job = trace(
         tmp_path,

@@ -45,6 +45,10 @@ _define(
 )
 _define("selective_scan_backward(Tensor grad, Tensor kept, Tensor[] inputs) -> Tensor[]", _scan_backward_shape)
 _define("optimizer_8bit_(Tensor(a!) weight, Tensor grad, Tensor[] states) -> ()", lambda *_: None)
+_define(
+    "dequantize(Tensor packed, Tensor scales, int rows, int columns, ScalarType dtype) -> Tensor",
+    lambda packed, scales, rows, columns, dtype: packed.new_empty((rows, columns), dtype=dtype),
+)
 kernels = torch.ops.leadline
 
 

@@ -14,12 +14,14 @@ from leadline.graphs.torch.worker.session import TraceSession
 PARTS = {
     "flash_attn": ("flash_attn_interface", "bert_padding"),
     "xformers": ("ops",),
-    "apex": ("normalization", "optimizers", "normalization.fused_layer_norm"),
-    "bitsandbytes": ("optim",),
+    "apex": ("normalization", "optimizers", "normalization.fused_layer_norm", "amp", "parallel", "parallel.LARC"),
+    "bitsandbytes": ("optim", "nn"),
     "mamba_ssm": ("modules", "modules.mamba_simple", "ops", "ops.selective_scan_interface"),
     "causal_conv1d": ("causal_conv1d_interface",),
 }
 """Packages and their modules. All modules of a package show the same names."""
+READING_MEMORY = ("bitsandbytes",)
+"""Packages that can be imported without a GPU, but whose kernels read memory that tensors here have not."""
 IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError")
 BROAD_ERRORS = ("Exception", "BaseException")
 UNUSABLE = (ImportError, OSError, RuntimeError, AttributeError)
@@ -72,7 +74,9 @@ class _Finder(MetaPathFinder, Loader):
         package = name.partition(".")[0]
         spec: Any = module.__spec__
         reason = "not installed here"
-        if spec.loader_state is not None:
+        if spec.loader_state is not None and package in READING_MEMORY and self.session.policy == "cuda":
+            module.__path__, reason = [], "compiled for a GPU"
+        elif spec.loader_state is not None:
             try:
                 module.__spec__, module.__loader__ = spec.loader_state, spec.loader_state.loader
                 spec.loader_state.loader.exec_module(module)
