@@ -40,3 +40,5 @@ def test_fit_gives_its_step_and_its_loop(tmp_path, backend):
     assert {Stage.FORWARD, Stage.BACKWARD} <= {op.stage for op in job.step.ops}
     assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (100, 9, 7)
     assert job.loop.optimizer == "adam"
+    # Without the optimizer's slots, and what counts its steps and measures the loss.
+    assert job.step.parameters == 784 * 2048 + 2048 + 2048 * 10 + 10

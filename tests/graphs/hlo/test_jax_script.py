@@ -181,6 +181,20 @@ steps = parser.parse_args().num_steps
 w = jax.lax.fori_loop(0, steps, lambda i, w: sgd(w, jax.grad(loss)(w, IMAGES[:64], 0.0)), w)
 """
 
+SMALL = """
+import functools
+import jax, jax.numpy as jnp, numpy as np
+
+@functools.partial(jax.jit, donate_argnums=0)
+def step(state, x):
+    w, count = state
+    return w - 0.1 * jax.grad(lambda w: ((x @ w) ** 2).sum())(w), count + 1
+
+state = jnp.ones((3, 3)), jnp.int32(0)
+for x in [np.ones((4, 3), np.float32), np.zeros((4, 3), np.float32)]:
+    state = step(state, x)
+"""
+
 EAGER = """
 accuracy = jax.jit(loss)
 for _ in range(100):
@@ -305,6 +319,12 @@ def test_a_loop_of_lax_outside_of_jit_is_traced(tmp_path):
     job = trace(tmp_path, LOOPS + EAGER_LOOP)
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (40, 1)
     assert (job.step.parameters, products(job.step)) == (WEIGHTS, 64 * STEP)
+
+
+def test_a_small_step_that_takes_its_arguments_memory_is_run_and_traced(tmp_path):
+    job = trace(tmp_path, SMALL)
+    assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (4, 2, 1)
+    assert job.step.parameters == 9
 
 
 def test_gradients_outside_of_jit_are_refused_with_the_way_on(tmp_path):

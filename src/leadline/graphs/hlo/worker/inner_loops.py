@@ -45,6 +45,8 @@ def training_loop(closed: Any, arguments: List[Any]) -> Optional[TrainingLoop]:
 
 
 def _is_whole(value: Any) -> bool:
+    if getattr(value, "is_deleted", bool)():  # its memory was donated to a result
+        return False
     is_number = not getattr(value, "shape", None) and not isinstance(value, (bool, jax.core.Tracer))
     return is_number and "int" in str(getattr(value, "dtype", type(value)))
 

@@ -1,4 +1,4 @@
-"""Read what ``model.fit`` of Keras runs, from its frame on the stack of a step."""
+"""Read from the stack what ``model.fit`` of Keras runs, and which of its variables are weights."""
 
 from typing import Any, Dict
 
@@ -18,3 +18,13 @@ def fit_settings(frame: Any) -> Dict[str, Any]:
             return {**settings, "steps_per_epoch": int(batches)} if is_count(batches) else settings
         frame = frame.f_back
     return {}
+
+
+def makes_state(frame: Any) -> bool:
+    """Return whether the call makes the tensor of a variable of Keras that is no weight.
+
+    Its PyTorch backend makes a parameter for each slot of an optimizer, metric, random state and batch statistic, too.
+    """
+    if frame.f_code.co_name != "_initialize" or not str(frame.f_globals.get("__name__")).startswith("keras."):
+        return False
+    return not getattr(read_locals(frame).get("self"), "trainable", True)

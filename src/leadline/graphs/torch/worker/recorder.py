@@ -297,6 +297,8 @@ class Recorder(TorchDispatchMode):
             if memory is not None and (args[0].requires_grad or self.category.get(memory[0]) == "parameter"):
                 self.track_parameter(args[0])
                 return "optimizer"
+            if memory is not None and self.category.get(memory[0]) == "optimizer-state":
+                return "optimizer"
         return self.stage
 
     def track_parameter(self, tensor: Any) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import sys
 import weakref
 from typing import Any, Dict, Tuple
 
@@ -9,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.keras_fit import makes_state
 from leadline.graphs.torch.worker.session import TraceSession, call_after
 
 _tensor_data = torch.Tensor.data
@@ -107,10 +109,12 @@ def _make_fake_parameters(session: TraceSession) -> None:
         if cls is torch.nn.Parameter and type(data) in (torch.Tensor, torch.nn.Parameter):
             data = fake_tensors.empty_like(data.detach(), torch.device("cpu"))
         parameter = original(cls, data, requires_grad)
-        session.recorder.parameters.append(weakref.ref(parameter))
+        category = "optimizer-state" if makes_state(sys._getframe(1)) else "parameter"
+        if category == "parameter":
+            session.recorder.parameters.append(weakref.ref(parameter))
         if isinstance(parameter, FakeTensor):
-            session.recorder.track(parameter, "parameter")
-            session.recorder.mark(parameter, "parameter")
+            session.recorder.track(parameter, category)
+            session.recorder.mark(parameter, category)
         return parameter
 
     torch.nn.Parameter.__new__ = new
