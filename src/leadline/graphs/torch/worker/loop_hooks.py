@@ -16,8 +16,9 @@ from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.expressions import read_locals
 from leadline.graphs.torch.worker.keras_fit import fit_settings
 from leadline.graphs.torch.worker.libraries import record_preloaded
-from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
-from leadline.graphs.torch.worker.loops import enclosing_loops, user_frames
+from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
+from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
+from leadline.graphs.torch.worker.loops import enclosing_loops, reads_endlessly, user_frames
 from leadline.graphs.torch.worker.session import call_after
 
 WATCHED_STEPS = 4
@@ -83,6 +84,8 @@ def _record_batch(watch: LoopObservations, batch: Any, iterator: Any) -> None:
     if is_training:
         watch.current = loader
         watch.batch_count += 1
+        if watch.batch_count <= WATCHED_STEPS and reads_endlessly(next(user_frames(watch.folder), None)):
+            watch.endless.add(key)
     elif not (watch.step_count or watch.backward_count):  # inference, or a check before training
         watch.inferring = loader
     elif key not in watch.evaluated:
@@ -129,10 +132,10 @@ def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
     watch.batches_at.setdefault(id(optimizer), []).append(watch.batch_count)
     if not any(known_optimizer is optimizer for known_optimizer in watch.optimizers):
         watch.optimizers.append(optimizer)
-    if len(watch.steps) < WATCHED_STEPS:
+    if sum(step.optimizer == id(optimizer) for step in watch.steps) < WATCHED_STEPS:
         repeated = max(watch.backward_lines.values(), default=0)
         loops = enclosing_loops(watch.folder)
-        watch.steps.append(WatchedStep(loops, watch.current, repeated, watch.batch_count))
+        watch.steps.append(WatchedStep(loops, watch.current, repeated, watch.batch_count, id(optimizer)))
         _read_stack(watch)
     watch.backward_lines.clear()
 

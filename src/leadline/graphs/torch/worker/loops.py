@@ -1,6 +1,7 @@
 """Read the loops around a training step from the user's source: how often each runs, and what it counts."""
 
 import ast
+import inspect
 import itertools
 import sys
 import types
@@ -19,7 +20,7 @@ from leadline.graphs.torch.worker.expressions import (
     target_name,
 )
 from leadline.graphs.torch.worker.libraries import is_user_file
-from leadline.graphs.torch.worker.loop_bounds import break_bound, early_end, read_target, while_bound
+from leadline.graphs.torch.worker.loop_bounds import break_bound, early_end, keeps_rest, read_target, while_bound
 
 waiting_frames: List[Any] = []
 """Frames of the user that wait for a process, which runs in place. Their innermost loop is over the processes."""
@@ -29,6 +30,7 @@ class EnclosingLoop(NamedTuple):
     """One loop that encloses the current line, and its iterations. Lists of them begin with the outermost.
 
     ``counts_inner``: The counter goes up in a loop within this one (``while step < max_steps`` around batches).
+    ``limit``: Steps within the loop after which it ends, if its length is known too.
     ``may_end``: A condition that may end the loop before it has run ``times``; empty if there is none.
     ``joined``: Nested loops, of which an outer one changes the length of the inner one, as one over all their passes.
     ``varies_with``: The outer loop that may change how long this one is, of which only the current pass is known.
@@ -46,6 +48,11 @@ class EnclosingLoop(NamedTuple):
     varies_with: str = ""
     names: FrozenSet[str] = frozenset()
     """Names and attributes that a ``for`` loop reads."""
+    limit: Optional[int] = None
+    keeps_rest: bool = False
+    """The last batches make a step too, although they are fewer than those of the others."""
+    is_drawing: bool = False
+    """Each pass draws a batch with ``next``."""
     position: Optional[int] = None
     """Passes of a ``for`` loop before the current one, if its variable counts them."""
 
@@ -130,13 +137,20 @@ def _loops_around(scope: ast.AST, line: int) -> List[Any]:
 
 def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
     text, may_end = source_text(_bound_of(node), frame), early_end(node, frame)
+    bound = break_bound(node, frame)
+    # An attribute keeps its count while the function of the loop is called again.
+    limit = bound[0] if bound is not None and (bound[1] or "." in bound[2]) else None
     if isinstance(node, ast.While):
         times, counts_inner, counter = while_bound(node, frame) or (None, False, "")
-        return EnclosingLoop(node.lineno, counter, times, f"while {text}", None, False, counts_inner, may_end)
+        name = f"while {text}"
+        return EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
     iterable, count = _iterations(node, frame)
     name, names = target_name(node.target), _names_read(node.body)
     place = _position(node, frame)
-    return EnclosingLoop(node.lineno, name, count, text, iterable, may_end=may_end, names=names, position=place)
+    return EnclosingLoop(
+        node.lineno, name, count, text, iterable, may_end=may_end, names=names, limit=limit, position=place,
+        keeps_rest=keeps_rest(node, frame),
+    )  # fmt: skip
 
 
 def _position(node: ast.For, frame: Any) -> Optional[int]:
@@ -167,10 +181,38 @@ def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
         count = len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
         count = None
+    zipped = _zipped(node.iter)
+    if zipped:
+        try:  # the shortest ends the loop
+            count = min(len(evaluate(part, frame)) for part in zipped if called_name(part) not in ENDLESS)
+        except Exception:  # noqa: BLE001 - as above
+            count = None
     bound = break_bound(node, frame)
     if bound is not None and (count is None or bound[0] < count) and not bound[1]:
         count = bound[0]
     return iterable, count
+
+
+ENDLESS = ("cycle", "count", "repeat")
+"""Functions of ``itertools`` whose results have no end."""
+
+
+def _zipped(iterable: Any) -> List[Any]:
+    """Return the arguments of ``zip`` within wrappers."""
+    while isinstance(iterable, ast.Call) and iterable.args and called_name(iterable) in WRAPPERS:
+        if called_name(iterable) == "zip":
+            return iterable.args
+        iterable = iterable.args[0]
+    return []
+
+
+def reads_endlessly(frame: Any) -> bool:
+    """Return whether a frame is a generator that reads within ``while True``."""
+    tree = parse_file(frame.f_code.co_filename) if frame is not None else None
+    if tree is None or not frame.f_code.co_flags & inspect.CO_GENERATOR:
+        return False
+    loops = _loops_around(_scope(tree, frame), frame.f_lineno)
+    return any(isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) for loop in loops)
 
 
 def _unwrap(iterable: Any, target: Any) -> Tuple[Any, Any]:
