@@ -407,3 +407,29 @@ def test_a_progress_bar_that_asks_for_the_size_of_the_terminal_has_one(tmp_path:
         optimizer.step()
     """
     assert _trace(tmp_path, code).step.parameters == 80 * 5
+
+
+def test_a_sampler_that_calls_the_model_after_the_first_step_is_not_run_to_its_end(tmp_path: Path) -> None:
+    code = """
+    import torch
+    class Sampler(torch.nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+        def forward(self, x):
+            for _ in range(10 ** 5):
+                x = x - self.net(x)
+            return x
+    net = torch.nn.Linear(8, 8).cuda()
+    sampler, optimizer = Sampler(net).cuda(), torch.optim.Adam(net.parameters())
+    for step in range(200):
+        optimizer.zero_grad()
+        net(torch.rand(16, 8).cuda()).sum().backward()
+        optimizer.step()
+        if step % 100 == 0:
+            with torch.no_grad():
+                assert sampler(torch.rand(4, 8).cuda()).shape == (4, 8)
+    """
+    job = _trace(tmp_path, code)
+    assert any("calls of Linear without gradients" in note and "assumed" in note for note in job.notes)
+    assert [op.flops for op in job.step.ops if op.kind is OpKind.GEMM] == [2048.0, 2048.0]

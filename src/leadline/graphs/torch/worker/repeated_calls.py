@@ -1,4 +1,4 @@
-"""Calls of a model without gradients before training: after a few alike, only their results are made."""
+"""Calls of a model without gradients before the traced step: after a few alike, only their results are made."""
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -9,8 +9,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.session import TraceSession
 
-ALIKE = 3
-"""Equal results of calls with equal shapes, after which further ones are assumed to be equal too."""
+ALIKE, SAMPLED = 3, 16
+"""Equal results of calls with equal shapes, after which further ones are assumed to be equal too; after the first
+backward pass, they are those of a sampler."""
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 
@@ -25,8 +26,8 @@ class _Result(NamedTuple):
 class RepeatedCalls:
     """Results of calls by their module and the shapes of their arguments.
 
-    Scripts evaluate before the first step, precompute features of a whole data set or fill a replay buffer, which
-    would take all the time of a trace. No estimate uses these calls.
+    Scripts evaluate before the first step, precompute features of a whole data set, fill a replay buffer or sample
+    from a diffusion model after the first step, which would take all the time of a trace. No estimate uses these calls.
     """
 
     def __init__(self, session: TraceSession) -> None:
@@ -44,14 +45,14 @@ class RepeatedCalls:
             return None
         return id(module), module.training, torch.is_autocast_enabled(), str(structure), shapes
 
-    def answer(self, call: Any, module: Any) -> Optional[List[Any]]:
-        """Return a new result for such a call in a list, or ``None`` if it must run."""
+    def answer(self, call: Any, module: Any, alike: int) -> Optional[List[Any]]:
+        """Return a new result for such a call in a list, or ``None`` if it must run. ``alike``: calls that ran."""
         result = self._results.get(call)
-        if result is None or result.calls < ALIKE:
+        if result is None or result.calls < alike:
             return None
         self.session.check_time()
         name = type(module).__name__
-        self.session.note(f"calls of {name} without gradients before training are assumed to be like the first {ALIKE}")
+        self.session.note(f"calls of {name} without gradients before training are assumed to be like the first {alike}")
         leaves = [fake_tensors.empty_tensor(*leaf) if isinstance(leaf, tuple) else leaf for leaf in result.shapes]
         return [tree_unflatten(leaves, result.structure)]
 
