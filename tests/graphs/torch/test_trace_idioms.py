@@ -13,6 +13,7 @@ from benchmarks.trace import wrong_facts
 from leadline.core.errors import Untraceable
 from leadline.core.graph import OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
 from tests.support.forked_python import run_forked
 
@@ -433,3 +434,20 @@ def test_a_sampler_that_calls_the_model_after_the_first_step_is_not_run_to_its_e
     job = _trace(tmp_path, code)
     assert any("calls of Linear without gradients" in note and "assumed" in note for note in job.notes)
     assert [op.flops for op in job.step.ops if op.kind is OpKind.GEMM] == [2048.0, 2048.0]
+
+
+def test_a_backward_pass_through_weights_that_a_step_changed_fails_as_on_a_gpu(tmp_path: Path) -> None:
+    code = """
+    import torch
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)).cuda()
+    optimizer = torch.optim.Adam(net.parameters())
+    for step in range(9):
+        loss = net(torch.rand(4, 8).cuda()).sum()
+        loss.backward(retain_graph=True)
+        optimizer.step()
+        (2 * loss).backward()
+    """
+    (script := tmp_path / "train.py").write_text(textwrap.dedent(code))
+    words = (sys.executable, str(script))
+    with pytest.raises(Untraceable, match="modified by an inplace operation"):
+        trace_command(Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words)), runner=run_process)

@@ -107,6 +107,14 @@ def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, s
     assert steps is not None or any("unknown" in note for note in job.notes)
 
 
+def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:
+    fit = "def fit(loader):\n    for x, _ in loader: step(x)\n"
+    again = _trace(tmp_path, BEGINNING + fit + "for epoch in range(3): fit(a)\nfor epoch in range(2): fit(b)\n")
+    assert any("trains again in line " in note for note in again.notes)
+    either = "if optimizer:\n    for epoch in range(3): fit(a)\nelse:\n    fit(b)\n"
+    assert not any("trains again" in note for note in _trace(tmp_path, BEGINNING + fit + either).notes)
+
+
 def _trace(folder: Path, code: str) -> TracedJob:
     script = folder / "train.py"
     script.write_text(code, encoding="utf-8")

@@ -49,6 +49,10 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
     facts["steps_per_epoch"], facts["epochs"] = _epoch_length(observed, step, batches, accumulation, notes)
     evaluation_batches = _evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
     facts["evaluation_batches_per_epoch"] = evaluation_batches
+    if observed.later:
+        notes.append(
+            f"the script trains again in {observed.later}: only the first loop is counted, the rest is unknown"
+        )
     facts["notes"] = notes
     facts["one_batch"] = _trains_on_one_batch(observed)
     return facts

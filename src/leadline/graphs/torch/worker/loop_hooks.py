@@ -15,6 +15,7 @@ from torch.utils.data import dataloader as loader_module
 from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.expressions import read_locals
 from leadline.graphs.torch.worker.keras_fit import fit_settings
+from leadline.graphs.torch.worker.later_loops import later_training
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
 from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
@@ -135,6 +136,8 @@ def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
     if sum(step.optimizer == id(optimizer) for step in watch.steps) < WATCHED_STEPS:
         repeated = max(watch.backward_lines.values(), default=0)
         loops = enclosing_loops(watch.folder)
+        if not watch.steps:
+            watch.later = later_training(watch.folder)
         watch.steps.append(WatchedStep(loops, watch.current, repeated, watch.batch_count, id(optimizer)))
         _read_stack(watch)
     watch.backward_lines.clear()

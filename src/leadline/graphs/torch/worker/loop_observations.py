@@ -34,6 +34,8 @@ class LoopObservations:
         self.evaluated: List[int] = []
         self.steps_to_evaluation: Optional[int] = None
         """Steps before the first evaluation, if the loop over the training batches evaluates."""
+        self.later = ""
+        """Place of further training after the loops of the steps."""
         self.options: Dict[str, Any] = {}
         self.steps: List[WatchedStep] = []
         self.endless: Set[int] = set()

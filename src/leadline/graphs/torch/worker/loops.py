@@ -65,7 +65,7 @@ def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
         tree = parse_file(frame.f_code.co_filename)
         if tree is None:
             continue
-        nodes = _loops_around(_scope(tree, frame), frame.f_lineno)
+        nodes = loops_around(scope_of(tree, frame), frame.f_lineno)
         if any(frame is waiting for waiting in waiting_frames):
             nodes = nodes[:-1]
         described = [_describe_loop(node, frame) for node in nodes]
@@ -109,7 +109,7 @@ def user_frames(script_folder: str) -> Iterator[Any]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-def _scope(tree: ast.AST, frame: Any) -> ast.AST:
+def scope_of(tree: ast.AST, frame: Any) -> ast.AST:
     """Return the function the frame runs, or the whole module."""
     if frame.f_code.co_name == "<module>":
         return tree
@@ -121,7 +121,7 @@ def _scope(tree: ast.AST, frame: Any) -> ast.AST:
     return ast.Module(body=[], type_ignores=[])
 
 
-def _loops_around(scope: ast.AST, line: int) -> List[Any]:
+def loops_around(scope: ast.AST, line: int) -> List[Any]:
     """Return the loops of this scope whose body holds the line, outermost first."""
     loops: List[Any] = []
     for child in ast.iter_child_nodes(scope):
@@ -131,7 +131,7 @@ def _loops_around(scope: ast.AST, line: int) -> List[Any]:
             continue
         if isinstance(child, (ast.For, ast.While)) and child.body[0].lineno <= line <= (child.body[-1].end_lineno or 0):
             loops.append(child)
-        loops.extend(_loops_around(child, line))
+        loops.extend(loops_around(child, line))
     return loops
 
 
@@ -211,7 +211,7 @@ def reads_endlessly(frame: Any) -> bool:
     tree = parse_file(frame.f_code.co_filename) if frame is not None else None
     if tree is None or not frame.f_code.co_flags & inspect.CO_GENERATOR:
         return False
-    loops = _loops_around(_scope(tree, frame), frame.f_lineno)
+    loops = loops_around(scope_of(tree, frame), frame.f_lineno)
     return any(isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) for loop in loops)
 
 
