@@ -13,6 +13,7 @@ from benchmarks.trace import wrong_facts
 from leadline.core.errors import Untraceable
 from leadline.core.graph import OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
 from tests.support.forked_python import run_forked
 
@@ -408,3 +409,46 @@ def test_a_progress_bar_that_asks_for_the_size_of_the_terminal_has_one(tmp_path:
         optimizer.step()
     """
     assert _trace(tmp_path, code).step.parameters == 80 * 5
+
+
+def test_a_sampler_that_calls_the_model_after_the_first_step_is_not_run_to_its_end(tmp_path: Path) -> None:
+    code = """
+    import torch
+    class Sampler(torch.nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.net = net
+        def forward(self, x):
+            for _ in range(10 ** 5):
+                x = x - self.net(x)
+            return x
+    net = torch.nn.Linear(8, 8).cuda()
+    sampler, optimizer = Sampler(net).cuda(), torch.optim.Adam(net.parameters())
+    for step in range(200):
+        optimizer.zero_grad()
+        net(torch.rand(16, 8).cuda()).sum().backward()
+        optimizer.step()
+        if step % 100 == 0:
+            with torch.no_grad():
+                assert sampler(torch.rand(4, 8).cuda()).shape == (4, 8)
+    """
+    job = _trace(tmp_path, code)
+    assert any("calls of Linear without gradients" in note and "assumed" in note for note in job.notes)
+    assert [op.flops for op in job.step.ops if op.kind is OpKind.GEMM] == [2048.0, 2048.0]
+
+
+def test_a_backward_pass_through_weights_that_a_step_changed_fails_as_on_a_gpu(tmp_path: Path) -> None:
+    code = """
+    import torch
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)).cuda()
+    optimizer = torch.optim.Adam(net.parameters())
+    for step in range(9):
+        loss = net(torch.rand(4, 8).cuda()).sum()
+        loss.backward(retain_graph=True)
+        optimizer.step()
+        (2 * loss).backward()
+    """
+    (script := tmp_path / "train.py").write_text(textwrap.dedent(code))
+    words = (sys.executable, str(script))
+    with pytest.raises(Untraceable, match="modified by an inplace operation"):
+        trace_command(Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words)), runner=run_process)

@@ -99,6 +99,36 @@ def test_a_loop_runs_as_often_as_its_source_says(loops_of, source, expected):
     assert expected == loops_of(source)
 
 
+COUNTED = "n = 0\ndef fit(n):\n    for e in range(9):\n        for b in [1, 2]:\n            {}\nfit(n)\n"
+STOP = "step(); n += 1\n            if n >= 5: return"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (COUNTED.format(STOP), [(9, 5), (2, None)]),
+        (COUNTED.format(STOP.replace("n += 1", "n = n + 1")), [(9, 5), (2, None)]),
+        (COUNTED.format(STOP + "\n        n = 0"), [(9, None), (2, None)]),
+        (COUNTED.format("step()\n            if b > 1: n += 1\n            if n >= 5: return"), [(9, None), (2, None)]),
+        (COUNTED.format("if b > 0:\n                step(); n += 1\n            if n >= 5: return"), [(9, 5), (2, 5)]),
+        (COUNTED.format("step(); n += 1\n        if n >= 5: break"), [(9, 5), (2, None)]),
+        (
+            "class T: n = 0\nself = T()\nfor b in [1, 2]:\n    step()\n    self.n += 1\n    if self.n >= 5: break\n",
+            [(2, 5)],
+        ),
+    ],
+    ids=["return", "assignment", "reset", "other condition", "same condition", "break of epochs", "attribute"],
+)
+def test_a_counter_of_steps_limits_loops_of_known_length(loops_of, source, expected):
+    assert loops_of(source, ("times", "limit")) == expected
+
+
+def test_epochs_without_progress_are_no_passes_of_the_loop(loops_of):
+    source = "bad = 0\nfor e in range(40):\n    step()\n    if e < 3:\n        bad = 0\n    else:\n        bad += 1\n"
+    source += "    if bad >= 5: break\n"
+    assert loops_of(source, ("times", "may_end")) == [(40, "`if bad >= 5` in line 8")]
+
+
 def test_the_users_code_is_never_called_to_find_a_bound(loops_of):
     source = "calls = []\ndef bound():\n    calls.append(1)\n    return 2\nfor i in range(bound()):\n    step()\n"
     source += "assert calls == [1]\n"

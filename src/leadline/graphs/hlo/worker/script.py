@@ -14,7 +14,8 @@ from leadline.graphs.torch.worker import scratch
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.keras_fit import fit_settings
 from leadline.graphs.torch.worker.libraries import record_preloaded
-from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
+from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
+from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
 from leadline.graphs.torch.worker.loops import enclosing_loops
 from leadline.graphs.torch.worker.main import end_with, exit_reason, failure_document, run_target
 from leadline.graphs.torch.worker.session import (

@@ -18,12 +18,12 @@ from leadline.graphs.torch.worker.expressions import (
 
 
 def early_end(loop: Any, frame: Any) -> str:
-    """Return the first condition for a ``break`` that depends on the run, with its line, or nothing."""
+    """Return the first condition for a ``break`` or ``return`` that depends on the run, with its line, or nothing."""
     if _breaks_now(loop.body, frame):
         return ""
     for node in _same_loop(loop.body):
         if not isinstance(node, ast.If) or not any(
-            isinstance(child, ast.Break) for child in (*node.body, *node.orelse)
+            isinstance(child, (ast.Break, ast.Return)) for child in (*node.body, *node.orelse)
         ):
             continue
         if (
@@ -115,20 +115,28 @@ def _step_calls(node: Any) -> Iterator[ast.Call]:
 
 
 def while_bound(node: ast.While, frame: Any) -> Optional[Tuple[int, bool, str]]:
-    """Return the passes of a ``while`` loop, whether an inner loop counts them, and the counter."""
+    """Return the passes of a ``while`` loop, whether they are steps within it, and the counter."""
     return _find_comparison(node.test, node, frame, (ast.Lt, ast.LtE, ast.NotEq)) or break_bound(node, frame)
 
 
 def break_bound(loop: Any, frame: Any) -> Optional[Tuple[int, bool, str]]:
-    """Find ``if counter >= bound: break`` directly in a loop, or a ``break`` of the current pass."""
+    """Find ``if counter >= bound: break`` directly in a loop, such a ``return``, or a ``break`` of the current pass."""
     if _breaks_now(loop.body, frame):
         return 1 + (passes_before(loop, frame) or 0), False, ""
-    for node in loop.body:
-        if isinstance(node, ast.If) and any(isinstance(statement, ast.Break) for statement in node.body):
-            bound = _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq))
-            if bound is not None:
-                return bound[0] + _extra_rounds(loop, node, bound[2], frame), *bound[1:]
+    for node in _exits(loop):
+        bound = _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq))
+        if bound is not None:
+            return bound[0] + _extra_rounds(loop, node, bound[2], frame), *bound[1:]
     return None
+
+
+def _exits(loop: Any) -> Iterator[ast.If]:
+    """Yield the conditions that end a loop."""
+    for node in _within_scope([loop]):
+        if isinstance(node, ast.If):
+            kinds = (ast.Break, ast.Return) if node in loop.body else ast.Return
+            if any(isinstance(statement, kinds) for statement in node.body):
+                yield node
 
 
 def passes_before(loop: Any, frame: Any) -> Optional[int]:
@@ -145,13 +153,13 @@ def passes_before(loop: Any, frame: Any) -> Optional[int]:
 
 def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:
     """Return the passes of the current line beyond those of a test that follows both the line and the increment."""
-    changes = (node for node in ast.walk(loop) if isinstance(node, ast.AugAssign))
-    increment = next((node.lineno for node in changes if target_name(node.target) == counter), math.inf)
+    nodes: Iterator[Any] = ast.walk(loop)
+    increment = next((node.lineno for node in nodes if counter in map(target_name, _targets(node))), math.inf)
     return int(test.lineno < increment) - int(getattr(frame, "f_lineno", 0) > test.lineno)
 
 
 def _find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ...]) -> Optional[Tuple[int, bool, str]]:
-    """Find a counter of this loop compared with a bound. Return iterations, whether an inner loop counts, counter."""
+    """Find a counter of this loop compared with a bound. Return rounds, whether they are steps within it, counter."""
     if isinstance(test, ast.BoolOp):
         bounds = [_find_comparison(operand, loop, frame, operators) for operand in test.values]
         return next((operand for operand in bounds if operand is not None), None)
@@ -173,23 +181,29 @@ def _find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ..
 
 
 def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, float, float]]:
-    """Return whether an inner loop increments a counter, its start and increment; ``None`` if ``name`` is none."""
+    """Return whether a counter counts steps, its start and increment; ``None`` if ``name`` is none.
+
+    It counts steps if an inner loop increments it, or a condition under which the step is made. A counter that goes up
+    under another condition, or is reset, counts something else, such as epochs without progress.
+    """
     if not name:
         return None
     try:
         if isinstance(loop, ast.For) and name in map(target_name, ast.walk(loop.target)):
             return read_target(loop.iter, loop.target, name, frame)
-        for node in ast.walk(loop):
-            if isinstance(node, ast.AugAssign) and target_name(node.target) == name:
-                increment = evaluate(node.value, frame) if isinstance(node.op, ast.Add) else None
-                if increment is None or not is_count(increment):
-                    return None
-                loops = [child for child in ast.walk(loop) if isinstance(child, (ast.For, ast.While))]
-                inner = any(node in list(ast.walk(child)) for child in loops if child is not loop)
-                return inner, _first_value(name, loop, frame), increment
+        nodes: List[Any] = list(ast.walk(loop))
+        changes = [node for node in nodes if name in map(target_name, _targets(node))]
+        increments = [evaluate(_added(node, name), frame) for node in changes]
+        if not changes or not all(map(is_count, increments)):
+            return None
+        line, blocks = changes[0].lineno, (ast.For, ast.While, ast.If)
+        around = [part for part in nodes if isinstance(part, blocks) and part is not loop and _is_around(part, line)]
+        conditions = [part for part in around if isinstance(part, ast.If) and not _is_of_step(part.test, frame)]
+        if not all(_same_branch(part, line, frame.f_lineno) for part in conditions):
+            return None
+        return bool(around), _first_value(name, loop, frame), increments[0]
     except UnreadableExpression:
         return None
-    return None
 
 
 def read_target(iterable: Any, target: Any, name: str, frame: Any) -> Optional[Tuple[bool, float, float]]:
@@ -212,7 +226,7 @@ def _first_value(name: str, loop: Any, frame: Any) -> float:
     """Return the number that a counter starts at: a constant of its last assignment before the loop, else zero."""
     tree = parse_file(frame.f_code.co_filename)
     nodes = [tree, *ast.walk(tree)] if tree is not None else []
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and _is_around(node, loop)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and _is_around(node, loop.lineno)]
     # An attribute is assigned in any method, a variable in the function of the loop.
     scope = ast.walk(tree) if "." in name and tree is not None else _within_scope([*nodes[:1], *functions][-1:])
     before = [
@@ -224,8 +238,37 @@ def _first_value(name: str, loop: Any, frame: Any) -> float:
     return value.value if isinstance(value, ast.Constant) and isinstance(value.value, (int, float)) else 0
 
 
-def _is_around(function: ast.FunctionDef, loop: Any) -> bool:
-    return bool(function.lineno < loop.lineno <= (function.end_lineno or 0))
+def _targets(node: Any) -> List[Any]:
+    return [node.target] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [])
+
+
+def _added(node: Any, name: str) -> Any:
+    """Return the expression by which a statement increments a variable."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        return node.value
+    total = node.value
+    if isinstance(total, ast.BinOp) and isinstance(total.op, ast.Add) and target_name(total.left) == name:
+        return total.right
+    raise UnreadableExpression
+
+
+def _is_of_step(condition: Any, frame: Any) -> bool:
+    """Return whether a condition tells that the optimizer made a step, as Accelerate's ``sync_gradients`` does."""
+    return source_text(condition, frame).endswith("sync_gradients")
+
+
+def _is_around(node: Any, line: int) -> bool:
+    return bool(node.lineno <= line <= (node.end_lineno or 0))
+
+
+def _same_branch(condition: ast.If, line: int, other: int) -> bool:
+    """Return whether two lines are in the same branch of a condition."""
+    branches = (condition.body, condition.orelse)
+    return any(
+        all(branch[0].lineno <= place <= (branch[-1].end_lineno or 0) for place in (line, other))
+        for branch in branches
+        if branch
+    )
 
 
 def _within_scope(scopes: List[Any]) -> Iterator[ast.AST]:

@@ -1,81 +1,21 @@
 """Batch, steps per epoch, epochs and other facts of a training loop, inferred from what the hooks observed."""
 
-import collections
 import math
 import operator
 import os
 import sys
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from leadline.graphs.torch.worker.ended_runs import correct_lengths
 from leadline.graphs.torch.worker.evaluation_loaders import evaluation_batches
 from leadline.graphs.torch.worker.expressions import is_count
+from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
+from leadline.graphs.torch.worker.loop_roles import is_over_phases, same_loop, split_loops
 from leadline.graphs.torch.worker.loops import EnclosingLoop
 from leadline.graphs.torch.worker.object_sizes import object_bytes
 
 torch: Any = sys.modules.get("torch")
 """None in the trace of a JAX script, which needs no PyTorch."""
-
-
-class WatchedStep(NamedTuple):
-    """One update of the weights, and the code around it."""
-
-    loops: List[EnclosingLoop]
-    loader: Any
-    backward: int
-    batches: int = 0
-    """Training batches that were drawn before it."""
-    optimizer: int = 0
-    """Identity of the optimizer."""
-
-
-class LoopObservations:
-    """Everything the hooks observed so far. There is one for the process."""
-
-    def __init__(self, script: Optional[str]) -> None:
-        self.script = script
-        self.loaders: List[Any] = []
-        self.loader_settings: Dict[int, Dict[str, Any]] = {}
-        self.first_batch: Dict[int, Any] = {}
-        self.current: Any = None
-        self.inferring: Any = None
-        """Loader that was read without gradients before any training."""
-        self.evaluated: List[int] = []
-        self.steps_to_evaluation: Optional[int] = None
-        """Steps before the first evaluation, if the loop over the training batches evaluates."""
-        self.options: Dict[str, Any] = {}
-        self.all_steps: List[WatchedStep] = []
-        self.step_count = 0
-        self.updates: List[WatchedStep] = []
-        self.backward_count = self.batch_count = 0
-        self.backward_lines: "collections.Counter[str]" = collections.Counter()
-        self.autocast: Optional[str] = None
-        self.optimizers: List[Any] = []
-        self.batches_at: Dict[int, List[int]] = {}
-        """Training batches that were drawn before each step of each optimizer."""
-        self.root: Any = None
-        self.forward: Optional[Dict[str, Any]] = None
-        self.framework: Dict[str, Any] = {}
-        self.hooks: List[Any] = []
-        self.loader_names: Dict[int, str] = {}
-
-    @property
-    def folder(self) -> str:
-        """The folder that holds the user's own files."""
-        return os.path.dirname(os.path.abspath(self.script or sys.argv[0]))
-
-    @property
-    def steps(self) -> List[WatchedStep]:
-        """The first steps of the optimizer that steps most rarely."""
-        rarest = min(self.batches_at, key=lambda optimizer: len(self.batches_at[optimizer]), default=0)
-        return [step for step in self.all_steps if step.optimizer == rarest]
-
-    def evaluates_between_steps(self, loaders: List[Any]) -> bool:
-        """Return whether the loop over the training batches names one of these loaders, which was not read yet."""
-        step = _typical_step(self)
-        loop = _split_loops(step.loops, step.loader)[1] if step and not self.framework.get("framework") else None
-        unread = [loader for loader in loaders if id(loader) not in self.first_batch]
-        return loop is not None and any(self.loader_names.get(id(loader)) in loop.names for loader in unread)
 
 
 WATCHED_FOR_BATCHES = 3
@@ -92,7 +32,7 @@ def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> 
     ``made`` are the steps of a script that ended by itself.
     """
     notes: List[str] = []
-    step = _typical_step(observed)
+    step = observed.typical_step()
     loader = step.loader if step else observed.inferring
     accumulation = _accumulation(observed, notes)
     is_distributed = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -115,15 +55,13 @@ def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> 
     loops = step.loops if step and not observed.framework else []
     facts["steps_per_epoch"], facts["epochs"] = correct_lengths(made, loops, read, notes)
     facts["evaluation_batches_per_epoch"] = evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
+    if observed.later:
+        notes.append(
+            f"the script trains again in {observed.later}: only the first loop is counted, the rest is unknown"
+        )
     facts["notes"] = notes
     facts["one_batch"] = _trains_on_one_batch(observed)
     return facts
-
-
-def _typical_step(observed: LoopObservations) -> Optional[WatchedStep]:
-    """Return the last step that was read, or the last backward pass without an optimizer object."""
-    with_loader = [step for step in observed.steps if step.loader is not None]
-    return next(reversed(with_loader or observed.steps or observed.updates), None)
 
 
 def _step_loader(observed: LoopObservations, step: Optional[WatchedStep]) -> Any:
@@ -133,7 +71,7 @@ def _step_loader(observed: LoopObservations, step: Optional[WatchedStep]) -> Any
 
 def _trains_on_one_batch(observed: LoopObservations) -> bool:
     """Return whether the steps drew no batches of their own, as after ``next(iter(loader))``."""
-    step = _typical_step(observed)
+    step = observed.typical_step()
     if step is None or len(observed.steps) < WATCHED_FOR_BATCHES:
         return False
     is_iterated = any(loop.iterable is step.loader or loop.times is None for loop in step.loops)
@@ -216,25 +154,55 @@ def _epoch_length(
         epochs, limit = observed.framework.get("epochs"), observed.framework.get("max_steps")
         notes.append(f"epochs and accumulation are the settings of the {framework}")
         return _apply_step_limit(per_epoch, epochs, limit)
-    outer, inner, limit_loop = _split_loops(step.loops if step else [], loader)
+    loops = step.loops if step else []
+    outer, inner, limit_loop = split_loops(loops, loader, step is None or observed.advances(step))
     if limit_loop is not None:
         notes.append(f"{limit_loop.times} steps are read from `{limit_loop.text}` in line {limit_loop.line}")
         return _apply_step_limit(per_epoch, None, limit_loop.times)
+    per_epoch, epochs = _passes(observed, step, outer, inner, per_epoch, batches, accumulation, notes)
+    limit = min((loop.limit for loop in loops if loop.limit is not None), default=None)
+    if limit is not None and (per_epoch is None or epochs is None or per_epoch * epochs > limit):
+        assumed = ", assuming that it counts steps of the optimizer" if accumulation > 1 else ""
+        notes.append(f"{limit} steps are read from the condition that ends the loop early{assumed}")
+        return _apply_step_limit(per_epoch, None, limit)
+    return per_epoch, epochs
+
+
+def _passes(
+    observed: LoopObservations,
+    step: Optional[WatchedStep],
+    outer: List[EnclosingLoop],
+    inner: Optional[EnclosingLoop],
+    epoch: Optional[int],
+    batches: Optional[int],
+    accumulation: int,
+    notes: List[str],
+) -> Tuple[Optional[int], Optional[float]]:
+    """Return steps per epoch and epochs from the loops around a step; ``epoch``: steps in a pass over the loader."""
+    loader = _step_loader(observed, step)
     notes += _loop_notes([*outer, *([inner] if inner is not None else [])])
-    if inner is not None and (inner.joined or _ends_before(inner, loader, batches)):
-        per_epoch = None
-    if per_epoch is None and inner is not None and inner.times is not None:
+    if inner is None:
+        return _epochs(observed, outer, epoch, step, notes)
+    is_endless = _is_endless(observed, inner, loader)
+    is_whole = not (inner.joined or is_endless or _ends_before(inner, loader, batches))
+    per_epoch = epoch if is_whole else None
+    if per_epoch is None and inner.times is not None:
         if loader is not None and accumulation == 1 and _ends_before(inner, loader, batches):
             per_epoch, passes = _steps_of_rarest(observed, inner.times, notes), ""
         else:
             per_epoch, passes = _steps_in_loop(observed, inner, inner.times, accumulation)
         notes.append(f"{per_epoch} steps are read from the loop over `{inner.text}` in line {inner.line}{passes}")
-    if inner is not None and inner.times is None and (loader is None or inner.joined):
+    if inner.times is None and (loader is None or inner.joined or is_endless):
         notes.append(
             f"the end of the loop over `{inner.text}` in line {inner.line} depends on the run: steps are unknown"
         )
         return None, None
-    return _epochs(observed, outer, per_epoch, step, notes)
+    if inner.is_drawing and inner.times is None:
+        notes.append(f"the loop over `{inner.text}` in line {inner.line} is assumed to end with the batches")
+    per_epoch, epochs = _epochs(observed, outer, per_epoch, step, notes)
+    if is_endless and per_epoch is not None and epochs is not None:
+        per_epoch, epochs = _apply_step_limit(epoch, None, int(per_epoch * epochs))
+    return per_epoch, epochs
 
 
 def _steps_at_end(step: Optional[WatchedStep]) -> bool:
@@ -254,7 +222,7 @@ def _epochs(
 ) -> Tuple[Optional[int], Optional[float]]:
     """Return steps per epoch and epochs, from the loops around those over batches or else the script's options."""
     loader = _step_loader(observed, step)
-    phases = [loop for loop in outer if _is_over_phases(loop)]
+    phases = [loop for loop in outer if is_over_phases(loop)]
     if phases:
         notes.append(f"one of the phases in `{phases[0].text}` in line {phases[0].line} is assumed to train")
     outer = [loop for loop in outer if loop not in phases]
@@ -283,7 +251,7 @@ def _loop_notes(loops: List[EnclosingLoop]) -> Iterator[str]:
 
 def _steps_in_loop(observed: LoopObservations, loop: EnclosingLoop, times: int, accumulation: int) -> Tuple[int, str]:
     """Return the steps of a loop, which need not have one in each pass, and a remark if it has not."""
-    steps = [step.loops for step in observed.steps if _same_loop(step.loops[-1:], [loop])]
+    steps = [step.loops for step in observed.steps if same_loop(step.loops[-1:], [loop])]
     outer = [[around.position for around in loops[:-1]] for loops in steps]
     places = [loops[-1].position for loops, around in zip(steps, outer) if around == outer[0]]  # noqa: B905
     counted = [place for place in places if place is not None]
@@ -294,7 +262,7 @@ def _steps_in_loop(observed: LoopObservations, loop: EnclosingLoop, times: int, 
         passes = f", {assumed}every {between:g} passes from pass {counted[0] + 1:,}"
         return max(1, math.ceil((times - counted[0]) / between)), passes
     # Backward passes of the same loop accumulate, those of a loop within it are one round of it.
-    is_shared = any(_same_loop(update.loops[-1:], [loop]) for update in observed.updates)
+    is_shared = any(same_loop(update.loops[-1:], [loop]) for update in observed.updates)
     return max(1, times // (accumulation if is_shared else 1)), ""
 
 
@@ -310,13 +278,16 @@ def _steps_of_rarest(observed: LoopObservations, batches: int, notes: List[str])
 
 
 def _ends_before(loop: EnclosingLoop, loader: Any, batches: Optional[int]) -> bool:
-    """Return whether a loop over a loader ends by a ``break`` before its last batch."""
-    is_over_loader = loader is not None and (loop.iterable is loader or loop.iterable is None)
-    return is_over_loader and loop.times is not None and loop.times < (batches or 0)
+    """Return whether a loop ends before the last batch of a loader: by a ``break``, or with a shorter one."""
+    is_over_batches = loop.iterable is loader or (loop.is_for and not isinstance(loop.iterable, (list, tuple, dict)))
+    return loader is not None and is_over_batches and loop.times is not None and loop.times < (batches or 0)
 
 
-def _same_loop(loops: List[EnclosingLoop], others: List[EnclosingLoop]) -> bool:
-    return [(loop.line, loop.text) for loop in loops] == [(loop.line, loop.text) for loop in others]
+def _is_endless(observed: LoopObservations, loop: EnclosingLoop, loader: Any) -> bool:
+    """Return whether the passes of a loop draw batches that go on beyond the end of the loader."""
+    if loader is None or loop.iterable is loader:
+        return False
+    return id(loader) in observed.endless or "cycle(" in loop.text or (loop.is_drawing and loop.times is not None)
 
 
 def _apply_step_limit(
@@ -329,35 +300,6 @@ def _apply_step_limit(
         return limit, 1
     rounds = limit / per_epoch
     return per_epoch, int(rounds) if rounds.is_integer() else rounds
-
-
-def _split_loops(
-    loops: List[EnclosingLoop], loader: Any
-) -> Tuple[List[EnclosingLoop], Optional[EnclosingLoop], Optional[EnclosingLoop]]:
-    """Split the loops around a step into those over epochs, the one over batches, and one that limits the steps."""
-    for loop in loops:
-        if loop.counts_inner and loop.times is not None:
-            return [], None, loop
-    if loader is not None:
-        others = [i for i, loop in enumerate(loops) if loop.is_for and not isinstance(loop.iterable, range)]
-        places = [i for i, loop in enumerate(loops) if loop.iterable is loader] or others
-        if places:
-            return loops[: places[-1]], loops[places[-1]], None
-        limit = next((loop for loop in reversed(loops) if loop.times is not None and not _is_over_epochs(loop)), None)
-        return [loop for loop in loops if loop is not limit and _is_over_epochs(loop)], None, limit
-    if loops and _is_over_epochs(loops[-1]):
-        return loops, None, None
-    return loops[:-1], loops[-1] if loops else None, None
-
-
-def _is_over_epochs(loop: EnclosingLoop) -> bool:
-    return "epoch" in loop.name.lower() or "epoch" in loop.text.lower()
-
-
-def _is_over_phases(loop: EnclosingLoop) -> bool:
-    """Return whether a loop goes through names such as ``["train", "val"]``, of which only training updates weights."""
-    names = loop.iterable if isinstance(loop.iterable, (list, tuple)) else []
-    return all(isinstance(name, str) for name in names) and any("train" in name.lower() for name in names)
 
 
 def _read_options(

@@ -15,9 +15,11 @@ from torch.utils.data import dataloader as loader_module
 from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.expressions import read_locals
 from leadline.graphs.torch.worker.keras_fit import fit_settings
+from leadline.graphs.torch.worker.later_loops import later_training
 from leadline.graphs.torch.worker.libraries import record_preloaded
-from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
-from leadline.graphs.torch.worker.loops import enclosing_loops, read_periods, user_frames
+from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
+from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
+from leadline.graphs.torch.worker.loops import enclosing_loops, read_periods, reads_endlessly, user_frames
 from leadline.graphs.torch.worker.session import call_after
 
 WATCHED_STEPS = 4
@@ -93,6 +95,8 @@ def _record_batch(watch: LoopObservations, batch: Any, iterator: Any) -> None:
     if is_training:
         watch.current = loader
         watch.batch_count += 1
+        if watch.batch_count <= WATCHED_STEPS and reads_endlessly(next(user_frames(watch.folder), None)):
+            watch.endless.add(key)
     elif not (watch.step_count or watch.backward_count):  # inference, or a check before training
         watch.inferring = loader
     elif key not in watch.evaluated:
@@ -142,6 +146,8 @@ def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
     if len(watch.batches_at[id(optimizer)]) <= WATCHED_STEPS and len(watch.all_steps) < MOST_WATCHED:
         repeated = max(watch.backward_lines.values(), default=0)
         loops = enclosing_loops(watch.folder)
+        if not watch.all_steps:
+            watch.later = later_training(watch.folder)
         watch.all_steps.append(WatchedStep(loops, watch.current, repeated, watch.batch_count, id(optimizer)))
         _read_stack(watch)
     watch.backward_lines.clear()

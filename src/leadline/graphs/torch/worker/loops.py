@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import inspect
 import itertools
 import sys
 import types
@@ -37,6 +38,7 @@ class EnclosingLoop(NamedTuple):
     """One loop that encloses the current line, and its iterations. Lists of them begin with the outermost.
 
     ``counts_inner``: The counter goes up in a loop within this one (``while step < max_steps`` around batches).
+    ``limit``: Steps within the loop after which it ends, if its length is known too.
     ``may_end``: A condition that may end the loop before it has run ``times``; empty if there is none.
     ``joined``: Nested loops, of which an outer one changes the length of the inner one, as one over all their passes.
     ``varies_with``: The outer loop that may change how long this one is, of which only the current pass is known.
@@ -54,6 +56,9 @@ class EnclosingLoop(NamedTuple):
     varies_with: str = ""
     names: FrozenSet[str] = frozenset()
     """Names and attributes that a ``for`` loop reads."""
+    limit: Optional[int] = None
+    is_drawing: bool = False
+    """Each pass draws a batch with ``next``."""
     position: Optional[int] = None
     """Passes of a ``for`` loop before the current one, if its variable counts them."""
     steps_at_end: bool = False
@@ -68,8 +73,8 @@ def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
         tree = parse_file(frame.f_code.co_filename)
         if tree is None:
             continue
-        scope = _scope(tree, frame)
-        nodes = _loops_around(scope, frame.f_lineno)
+        scope = scope_of(tree, frame)
+        nodes = loops_around(scope, frame.f_lineno)
         if any(frame is waiting for waiting in waiting_frames):
             nodes = nodes[:-1]
         described = [_describe_loop(node, frame) for node in nodes]
@@ -89,7 +94,7 @@ def read_periods(script_folder: str) -> List[int]:
     periods: List[int] = []
     for frame in user_frames(script_folder):
         tree = parse_file(frame.f_code.co_filename)
-        loops = _loops_around(_scope(tree, frame), frame.f_lineno) if tree is not None else []
+        loops = loops_around(scope_of(tree, frame), frame.f_lineno) if tree is not None else []
         for node in ast.walk(loops[-1]) if loops else ():
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
                 with contextlib.suppress(UnreadableExpression):
@@ -134,7 +139,7 @@ def user_frames(script_folder: str) -> Iterator[Any]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-def _scope(tree: ast.AST, frame: Any) -> ast.AST:
+def scope_of(tree: ast.AST, frame: Any) -> ast.AST:
     """Return the function the frame runs, or the whole module."""
     if frame.f_code.co_name == "<module>":
         return tree
@@ -146,7 +151,7 @@ def _scope(tree: ast.AST, frame: Any) -> ast.AST:
     return ast.Module(body=[], type_ignores=[])
 
 
-def _loops_around(scope: ast.AST, line: int) -> List[Any]:
+def loops_around(scope: ast.AST, line: int) -> List[Any]:
     """Return the loops of this scope whose body holds the line, outermost first."""
     loops: List[Any] = []
     for child in ast.iter_child_nodes(scope):
@@ -156,20 +161,26 @@ def _loops_around(scope: ast.AST, line: int) -> List[Any]:
             continue
         if isinstance(child, (ast.For, ast.While)) and child.body[0].lineno <= line <= (child.body[-1].end_lineno or 0):
             loops.append(child)
-        loops.extend(_loops_around(child, line))
+        loops.extend(loops_around(child, line))
     return loops
 
 
 def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
     text, may_end = source_text(_bound_of(node), frame), early_end(node, frame)
+    bound = break_bound(node, frame)
+    # An attribute keeps its count while the function of the loop is called again.
+    limit = bound[0] if bound is not None and (bound[1] or "." in bound[2]) else None
     if isinstance(node, ast.While):
         times, counts_inner, counter = while_bound(node, frame) or (None, False, "")
-        return EnclosingLoop(node.lineno, counter, times, f"while {text}", None, False, counts_inner, may_end)
+        name = f"while {text}"
+        return EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
     iterable, count = _iterations(node, frame)
     name, names = target_name(node.target), _names_read(node.body)
     skipped = _skipped_passes(node, iterable, count or 0, frame)
     count, place = (count, passes_before(node, frame)) if not skipped else ((count or 0) - skipped, None)
-    return EnclosingLoop(node.lineno, name, count, text, iterable, may_end=may_end, names=names, position=place)
+    return EnclosingLoop(
+        node.lineno, name, count, text, iterable, may_end=may_end, names=names, limit=limit, position=place,
+    )  # fmt: skip
 
 
 def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int:
@@ -230,6 +241,12 @@ def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
         count = len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
         count = count_yields(_unwrap(node.iter, node.target)[0], frame, _passes)
+    zipped = _zipped(node.iter)
+    if zipped:
+        try:  # the shortest ends the loop
+            count = min(len(evaluate(part, frame)) for part in zipped if called_name(part) not in ENDLESS)
+        except Exception:  # noqa: BLE001 - as above
+            count = None
     bound = break_bound(node, frame)
     if bound is not None and (count is None or bound[0] < count) and not bound[1]:
         count = bound[0]
@@ -238,6 +255,28 @@ def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
 
 def _passes(node: ast.For, frame: Any) -> Optional[int]:
     return _iterations(node, frame)[1]
+
+
+ENDLESS = ("cycle", "count", "repeat")
+"""Functions of ``itertools`` whose results have no end."""
+
+
+def _zipped(iterable: Any) -> List[Any]:
+    """Return the arguments of ``zip`` within wrappers."""
+    while isinstance(iterable, ast.Call) and iterable.args and called_name(iterable) in WRAPPERS:
+        if called_name(iterable) == "zip":
+            return iterable.args
+        iterable = iterable.args[0]
+    return []
+
+
+def reads_endlessly(frame: Any) -> bool:
+    """Return whether a frame is a generator that reads within ``while True``."""
+    tree = parse_file(frame.f_code.co_filename) if frame is not None else None
+    if tree is None or not frame.f_code.co_flags & inspect.CO_GENERATOR:
+        return False
+    loops = loops_around(scope_of(tree, frame), frame.f_lineno)
+    return any(isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) for loop in loops)
 
 
 def _unwrap(iterable: Any, target: Any) -> Tuple[Any, Any]:

@@ -104,6 +104,9 @@ class ResultCache:
         """Return the result of an op on fake tensors, as ``FakeTensorMode.dispatch`` would."""
         policy = _policy(func)
         if policy == SKIP:
+            # As the kernels on a GPU do, so that a backward pass through changed weights fails here too.
+            for tensor in args[0]:
+                torch.autograd.graph.increment_version(tensor)
             return None
         if policy == COMPUTE or torch.is_inference_mode_enabled():
             return fake_tensors.FAKE_MODE.dispatch(func, types, args, kwargs)

@@ -10,8 +10,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession
 
-ALIKE = 3
-"""Equal results of calls with equal shapes, after which further ones are assumed to be equal too."""
+ALIKE, SAMPLED = 3, 16
+"""Equal results of calls with equal shapes, after which further ones are assumed to be equal too; after the first
+backward pass, they are those of a sampler."""
 DROPPED = 24
 """Calls with gradients, all but the last of whose graphs are freed, after which a call is assumed to train nothing."""
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
@@ -59,9 +60,9 @@ class _Unrun(torch.autograd.Function):
 class RepeatedCalls:
     """Results of calls by their module and the shapes of their arguments.
 
-    Scripts evaluate before the first step, precompute features of a whole data set or fill a replay buffer, which
-    would take all the time of a trace. No estimate uses these calls. With gradients, calls count only if their graphs
-    were freed.
+    Scripts evaluate before the first step, precompute features of a whole data set, fill a replay buffer or sample
+    from a diffusion model after the first step, which would take all the time of a trace. No estimate uses these calls.
+    With gradients, calls count only if their graphs were freed.
     """
 
     def __init__(self, session: TraceSession) -> None:
@@ -79,15 +80,15 @@ class RepeatedCalls:
             return None
         return id(module), module.training, torch.is_grad_enabled(), torch.is_autocast_enabled(), str(structure), shapes
 
-    def answer(self, call: Any, module: Any) -> Optional[List[Any]]:
-        """Return a new result for such a call in a list, or ``None`` if it must run."""
+    def answer(self, call: Any, module: Any, alike: int) -> Optional[List[Any]]:
+        """Return a new result for such a call in a list, or ``None`` if it must run. ``alike``: calls that ran."""
         result = self._results.get(call)
         trains = torch.is_grad_enabled()
-        if result is None or not (result.is_dropped if trains else result.calls >= ALIKE):
+        if result is None or not (result.is_dropped if trains else result.calls >= alike):
             return None
         self.session.check_time()
         name, kind = type(module).__name__, "whose results are dropped" if trains else "without gradients"
-        calls = DROPPED if trains else ALIKE
+        calls = DROPPED if trains else alike
         self.session.note(f"calls of {name} {kind} before training are assumed to be like the first {calls}")
         leaves = [_make(leaf, trains) if isinstance(leaf, tuple) else leaf for leaf in result.shapes]
         return [tree_unflatten(leaves, result.structure)]

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from leadline.graphs.torch.worker import loop_hooks
 from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
-from leadline.graphs.torch.worker.repeated_calls import RepeatedCalls
+from leadline.graphs.torch.worker.repeated_calls import ALIKE, SAMPLED, RepeatedCalls
 from leadline.graphs.torch.worker.script_work import ScriptClock
 from leadline.graphs.torch.worker.session import StopTrace, ThreadTimes, TraceSession, call_after, read_times
 
@@ -234,9 +234,9 @@ class StepWatcher:
 
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
             self.session.record_startup_cost()
-            is_early = not (self.depth or self.backwards or self.evaluating)
-            kind = self.repeated.describe(module, args, kwargs) if is_early else None
-            known = self.repeated.answer(kind, module) if kind is not None else None
+            kind = self.repeated.describe(module, args, kwargs) if self._is_early() else None
+            alike = SAMPLED if self.backwards else ALIKE
+            known = self.repeated.answer(kind, module, alike) if kind is not None else None
             if known is not None:
                 return known[0]
             self.depth += 1
@@ -251,6 +251,13 @@ class StepWatcher:
                     self._after_call(module)
 
         torch.nn.Module.__call__ = call
+
+    def _is_early(self) -> bool:
+        """Return whether a call is outside training, and in no step that is kept, which is the third."""
+        if self.evaluating or not self.backwards:
+            return not (self.evaluating or self.depth)
+        # A sampler may be a module that calls the model.
+        return not torch.is_grad_enabled() and self.depth <= 1 and max(self.counts.values(), default=2) < 2
 
     def _after_call(self, module: Any) -> None:
         """Count the outermost call of a module with parameters as one step of inference."""

@@ -1,0 +1,43 @@
+"""Training that follows the traced loop in the user's source, which the trace does not reach."""
+
+import ast
+from typing import Any, List, Set
+
+from leadline.graphs.torch.worker.expressions import called_name, parse_file
+from leadline.graphs.torch.worker.loops import loops_around, scope_of, user_frames
+
+
+def later_training(folder: str) -> str:
+    """Return the place of a call after the current loops that trains too, empty if there is none.
+
+    It is a backward pass, or a call of the same function that makes the current step.
+    """
+    names: Set[str] = {"backward"}
+    for frame in user_frames(folder):
+        tree = parse_file(frame.f_code.co_filename)
+        if tree is None:
+            continue
+        scope, line = scope_of(tree, frame), frame.f_lineno
+        loops = loops_around(scope, line)
+        end = max([line, *[loop.end_lineno or 0 for loop in loops]])
+        calls = [node for node in _reachable(scope, line) if isinstance(node, ast.Call)]
+        later = next((call for call in calls if call.lineno > end and called_name(call) in names), None)
+        if later is not None:
+            return f"line {later.lineno}"
+        names.add(frame.f_code.co_name)
+    return ""
+
+
+def _reachable(scope: Any, line: int) -> List[Any]:
+    """Return the nodes of a scope without functions within it, and other branches of the current conditions."""
+    nodes: List[Any] = []
+    for child in ast.iter_child_nodes(scope):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        if isinstance(child, ast.If) and child.lineno <= line <= (child.end_lineno or 0):
+            branches = (child.body, child.orelse)
+            current = [part for part in branches if part and part[0].lineno <= line <= (part[-1].end_lineno or 0)]
+            nodes += _reachable(ast.Module(body=current[0] if current else [], type_ignores=[]), line)
+        else:
+            nodes += [child, *_reachable(child, line)]
+    return nodes

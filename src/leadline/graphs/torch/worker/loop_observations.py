@@ -1,0 +1,88 @@
+"""Observations of the hooks on a training loop: loaders, batches and the code around each step."""
+
+import collections
+import os
+import sys
+from typing import Any, Dict, List, NamedTuple, Optional, Set
+
+from leadline.graphs.torch.worker.loop_roles import same_loop, split_loops
+from leadline.graphs.torch.worker.loops import EnclosingLoop
+
+
+class WatchedStep(NamedTuple):
+    """One update of the weights, and the code around it."""
+
+    loops: List[EnclosingLoop]
+    loader: Any
+    backward: int
+    batches: int = 0
+    """Training batches that were drawn before it."""
+    optimizer: int = 0
+    """Identity of the optimizer."""
+
+
+class LoopObservations:
+    """Everything the hooks observed so far. There is one for the process."""
+
+    def __init__(self, script: Optional[str]) -> None:
+        self.script = script
+        self.loaders: List[Any] = []
+        self.loader_settings: Dict[int, Dict[str, Any]] = {}
+        self.first_batch: Dict[int, Any] = {}
+        self.current: Any = None
+        self.inferring: Any = None
+        """Loader that was read without gradients before any training."""
+        self.evaluated: List[int] = []
+        self.steps_to_evaluation: Optional[int] = None
+        """Steps before the first evaluation, if the loop over the training batches evaluates."""
+        self.later = ""
+        """Place of further training after the loops of the steps."""
+        self.options: Dict[str, Any] = {}
+        self.all_steps: List[WatchedStep] = []
+        self.endless: Set[int] = set()
+        """Loaders that a generator of the script reads again and again."""
+        self.step_count = 0
+        self.updates: List[WatchedStep] = []
+        self.backward_count = self.batch_count = 0
+        self.backward_lines: "collections.Counter[str]" = collections.Counter()
+        self.autocast: Optional[str] = None
+        self.optimizers: List[Any] = []
+        self.batches_at: Dict[int, List[int]] = {}
+        """Training batches that were drawn before each step of each optimizer."""
+        self.root: Any = None
+        self.forward: Optional[Dict[str, Any]] = None
+        self.framework: Dict[str, Any] = {}
+        self.hooks: List[Any] = []
+        self.loader_names: Dict[int, str] = {}
+
+    @property
+    def folder(self) -> str:
+        """The folder that holds the user's own files."""
+        return os.path.dirname(os.path.abspath(self.script or sys.argv[0]))
+
+    @property
+    def steps(self) -> List[WatchedStep]:
+        """The first steps of the optimizer that steps most rarely."""
+        rarest = min(self.batches_at, key=lambda optimizer: len(self.batches_at[optimizer]), default=0)
+        return [step for step in self.all_steps if step.optimizer == rarest] or self.all_steps
+
+    def typical_step(self) -> Optional[WatchedStep]:
+        """Return the last step that was read, or the last backward pass without an optimizer object."""
+        with_loader = [step for step in self.steps if step.loader is not None]
+        return next(reversed(with_loader or self.steps or self.updates), None)
+
+    def advances(self, step: WatchedStep) -> bool:
+        """Return whether the innermost loop goes on with each step, so that no loop of a library is within it."""
+        others = self.steps or self.updates
+        places = [
+            other.loops[-1].position for other in others if other.loops and same_loop(other.loops[-1:], step.loops[-1:])
+        ]
+        return len(places) < 2 or None in places or len(set(places)) > 1
+
+    def evaluates_between_steps(self, loaders: List[Any]) -> bool:
+        """Return whether the loop over the training batches names one of these loaders, which was not read yet."""
+        step = self.typical_step()
+        is_own = not self.framework.get("framework")
+        loop = split_loops(step.loops, step.loader, self.advances(step))[1] if step and is_own else None
+        unread = [loader for loader in loaders if id(loader) not in self.first_batch]
+        return loop is not None and any(self.loader_names.get(id(loader)) in loop.names for loader in unread)

@@ -1,0 +1,43 @@
+"""The roles of the loops around a training step: over epochs, over batches, or over steps that draw a batch each."""
+
+from typing import Any, List, Optional, Tuple
+
+from leadline.graphs.torch.worker.loops import EnclosingLoop
+
+
+def split_loops(
+    loops: List[EnclosingLoop], loader: Any, advances: bool
+) -> Tuple[List[EnclosingLoop], Optional[EnclosingLoop], Optional[EnclosingLoop]]:
+    """Split the loops around a step into those over epochs, the one over batches, and one that limits the steps.
+
+    ``advances``: The innermost loop goes on with each step.
+    """
+    for loop in loops:
+        if loop.counts_inner and loop.times is not None:
+            return [], None, loop
+    if loader is not None:
+        others = [i for i, loop in enumerate(loops) if loop.is_for and not isinstance(loop.iterable, range)]
+        places = [i for i, loop in enumerate(loops) if loop.iterable is loader] or others
+        if places:
+            return loops[: places[-1]], loops[places[-1]], None
+        if loops and advances:
+            return loops[:-1], loops[-1]._replace(is_drawing=True), None
+        return loops, None, None
+    if loops and _is_over_epochs(loops[-1]):
+        return loops, None, None
+    return loops[:-1], loops[-1] if loops else None, None
+
+
+def same_loop(loops: List[EnclosingLoop], others: List[EnclosingLoop]) -> bool:
+    """Return whether these are the same lines of the source."""
+    return [(loop.line, loop.text) for loop in loops] == [(loop.line, loop.text) for loop in others]
+
+
+def is_over_phases(loop: EnclosingLoop) -> bool:
+    """Return whether a loop goes through names such as ``["train", "val"]``, of which only training updates weights."""
+    names = loop.iterable if isinstance(loop.iterable, (list, tuple)) else []
+    return all(isinstance(name, str) for name in names) and any("train" in name.lower() for name in names)
+
+
+def _is_over_epochs(loop: EnclosingLoop) -> bool:
+    return "epoch" in loop.name.lower() or "epoch" in loop.text.lower()

@@ -1,0 +1,123 @@
+"""The steps of the whole run follow from how a script draws its batches and ends its loops."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from leadline.core.graph import TracedJob
+from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.graphs.torch.trace import trace_command
+from tests.support.forked_python import run_forked
+
+BEGINNING = """
+import torch
+from itertools import cycle
+from torch.utils.data import DataLoader, TensorDataset
+
+def data(samples, batch):
+    return DataLoader(TensorDataset(torch.rand(samples, 4), torch.rand(samples)), batch)
+
+def forever(loader):
+    while True:
+        for x, _ in loader:
+            yield x
+
+def step(x):
+    optimizer.zero_grad()
+    model(x.cuda()).sum().backward()
+    optimizer.step()
+
+model, other = torch.nn.Linear(4, 4).cuda(), torch.nn.Linear(4, 4).cuda()
+optimizer, rare = torch.optim.SGD(model.parameters(), 0.1), torch.optim.SGD(other.parameters(), 0.1)
+a, b = data(100, 10), data(300, 20)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        (
+            """
+draws = forever(a)
+for epoch in range(3):
+    for i in range(50):
+        step(next(draws))
+""",
+            150,
+        ),
+        (
+            """
+for e in range(3):
+    draws = iter(a)
+    while True:
+        try:
+            x, _ = next(draws)
+        except StopIteration:
+            break
+        step(x)
+""",
+            30,
+        ),
+        ("for epoch in range(3):\n    for (x, _), (y, _) in zip(a, b): step(torch.cat([x, y]))\n", 30),
+        ("for epoch in range(3):\n    for i, ((x, _), (y, _)) in enumerate(zip(cycle(a), b)): step(y)\n", 45),
+        ("for i, x in enumerate(forever(a)):\n    if i >= 400: break\n    step(x)\n", 400),
+        ("for i, x in enumerate(forever(a)):\n    step(x)\n    if x.mean() > 2: break\n", None),
+        (
+            """
+draws = forever(a)
+for iteration in range(200):
+    for _ in range(5):
+        step(next(draws))
+    rare.zero_grad()
+    model(other(torch.rand(10, 4).cuda())).sum().backward()
+    rare.step()
+""",
+            200,
+        ),
+        (
+            """
+def train(done):
+    while True:
+        for x, _ in a:
+            step(x)
+            done = done + 1
+            if done >= 37: return
+train(0)
+""",
+            37,
+        ),
+        (
+            """
+for epoch in range(3):
+    for i, (x, _) in enumerate(a):
+        model(x.cuda()).sum().backward()
+        if (i + 1) % 4 == 0 or i + 1 == len(a):
+            optimizer.step()
+""",
+            9,
+        ),
+    ],
+    ids=["next", "until the end", "zip", "cycle", "generator", "no end", "critic", "return", "rest"],
+)
+def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, steps: int | None) -> None:
+    job = _trace(tmp_path, BEGINNING + loop)
+    per_epoch, epochs = job.loop.steps_per_epoch, job.loop.epochs
+    assert (None if per_epoch is None or epochs is None else per_epoch * epochs) == steps
+    assert steps is not None or any("unknown" in note for note in job.notes)
+
+
+def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:
+    fit = "def fit(loader):\n    for x, _ in loader: step(x)\n"
+    again = _trace(tmp_path, BEGINNING + fit + "for epoch in range(3): fit(a)\nfor epoch in range(2): fit(b)\n")
+    assert any("trains again in line " in note for note in again.notes)
+    either = "if optimizer:\n    for epoch in range(3): fit(a)\nelse:\n    fit(b)\n"
+    assert not any("trains again" in note for note in _trace(tmp_path, BEGINNING + fit + either).notes)
+
+
+def _trace(folder: Path, code: str) -> TracedJob:
+    script = folder / "train.py"
+    script.write_text(code, encoding="utf-8")
+    words = (sys.executable, str(script))
+    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
+    return trace_command(workload, runner=run_forked, cwd=folder)
