@@ -129,7 +129,8 @@ def note_call(function, args, kwargs, steps):
     if is_training(trace.jaxpr):
         WEIGHTS.update(dict.fromkeys(SEEN))
     CALLS.append((is_training(trace.jaxpr), operations(body, forward_sizes(body)), body is not trace.jaxpr))
-    if sum(trains for trains, _, _ in CALLS) > steps > 0:
+    # A loop within the function runs all its steps, of which one is counted.
+    if steps > 0 and (body is not trace.jaxpr or sum(trains for trains, _, _ in CALLS) > steps):
         raise EnoughSteps
 
 

@@ -1,0 +1,68 @@
+"""The source of a generator tells how often it yields, without running it."""
+
+import ast
+import runpy
+from types import SimpleNamespace
+
+import pytest
+
+from leadline.graphs.torch.worker.generators import count_yields
+from leadline.graphs.torch.worker.loops import _passes
+
+CODE = """
+def batches(n, size=2):
+    total = n * size
+    for i in range(total):
+        yield i
+
+def endless():
+    while True:
+        yield 1
+
+def guarded(n):
+    for i in range(n):
+        if i % 2:
+            yield i
+
+def stopped(n):
+    for i in range(n):
+        yield i
+        if i > 3:
+            break
+
+def nested(n):
+    for x in nested(n):
+        yield x
+
+class Data:
+    length = 5
+    def __iter__(self):
+        for i in range(self.length):
+            for j in range(2):
+                yield i
+
+    def shuffled(self, times):
+        for i in range(times):
+            yield i
+
+data, running = Data(), batches(4)
+next(running)
+"""
+
+
+@pytest.mark.parametrize(
+    ("expression", "yields"),
+    [
+        ("batches(3)", 6), ("batches(n=3, size=5)", 15), ("data", 10), ("data.shuffled(7)", 7), ("running", 8),
+        ("endless()", None), ("guarded(4)", None), ("stopped(9)", None), ("nested(2)", None), ("batches(len)", None),
+        ("range(3)", None), ("missing", None),
+    ],
+)  # fmt: skip
+def test_yields_are_counted_where_only_loops_decide(tmp_path, expression, yields):
+    script = tmp_path / "train.py"
+    script.write_text(CODE)
+    names = runpy.run_path(str(script))
+    frame = SimpleNamespace(
+        f_locals=names, f_globals=names, f_code=SimpleNamespace(co_flags=0, co_filename=str(script))
+    )
+    assert count_yields(ast.parse(expression, mode="eval").body, frame, _passes) == yields
