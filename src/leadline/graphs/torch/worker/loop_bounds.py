@@ -19,7 +19,7 @@ from leadline.graphs.torch.worker.expressions import (
 
 def early_end(loop: Any, frame: Any) -> str:
     """Return the first condition for a ``break`` or ``return`` that depends on the run, with its line, or nothing."""
-    for node in _same_loop(loop.body):
+    for node in own_statements(loop.body):
         if not isinstance(node, ast.If) or not any(
             isinstance(child, (ast.Break, ast.Return)) for child in (*node.body, *node.orelse)
         ):
@@ -45,13 +45,13 @@ def _stays_false(test: Any, loop: Any, frame: Any) -> bool:
         return False
 
 
-def _same_loop(statements: List[Any]) -> Iterator[Any]:
+def own_statements(statements: List[Any]) -> Iterator[Any]:
     """Yield the statements of a loop, also below its conditions, whose ``break`` ends this loop."""
     for node in statements:
         yield node
         if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.ClassDef)):
             for part in ("body", "orelse", "handlers", "finalbody"):
-                yield from _same_loop(getattr(node, part, []))
+                yield from own_statements(getattr(node, part, []))
 
 
 def while_bound(node: ast.While, frame: Any) -> Optional[Tuple[int, bool, str]]:

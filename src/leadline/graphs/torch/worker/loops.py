@@ -20,7 +20,14 @@ from leadline.graphs.torch.worker.expressions import (
     target_name,
 )
 from leadline.graphs.torch.worker.libraries import is_user_file
-from leadline.graphs.torch.worker.loop_bounds import break_bound, early_end, keeps_rest, read_target, while_bound
+from leadline.graphs.torch.worker.loop_bounds import (
+    break_bound,
+    early_end,
+    keeps_rest,
+    own_statements,
+    read_target,
+    while_bound,
+)
 
 waiting_frames: List[Any] = []
 """Frames of the user that wait for a process, which runs in place. Their innermost loop is over the processes."""
@@ -207,12 +214,14 @@ def _zipped(iterable: Any) -> List[Any]:
 
 
 def reads_endlessly(frame: Any) -> bool:
-    """Return whether a frame is a generator that reads within ``while True``."""
+    """Return whether a frame is a generator that reads within ``while True``, which nothing ends."""
     tree = parse_file(frame.f_code.co_filename) if frame is not None else None
     if tree is None or not frame.f_code.co_flags & inspect.CO_GENERATOR:
         return False
     loops = loops_around(scope_of(tree, frame), frame.f_lineno)
-    return any(isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) for loop in loops)
+    endless = [loop for loop in loops if isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)]
+    ends = (ast.Break, ast.Return)
+    return any(not any(isinstance(node, ends) for node in own_statements(loop.body)) for loop in endless)
 
 
 def _unwrap(iterable: Any, target: Any) -> Tuple[Any, Any]:
