@@ -185,6 +185,14 @@ def _added(node: Any, name: str) -> Any:
     raise UnreadableExpression
 
 
+def outlives_loop(name: str, frame: Any) -> bool:
+    """Return whether a counter is an attribute that keeps its count while the function of a loop is called again."""
+    tree = parse_file(frame.f_code.co_filename)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if tree is not None else []
+    resets = [node for function in functions if function.name != "__init__" for node in ast.walk(function)]
+    return "." in name and not any(name in map(target_name, getattr(node, "targets", [])) for node in resets)
+
+
 def _is_of_step(condition: Any, frame: Any) -> bool:
     """Return whether a condition tells that the optimizer made a step, as Accelerate's ``sync_gradients`` does."""
     return source_text(condition, frame).endswith("sync_gradients")

@@ -24,6 +24,7 @@ from leadline.graphs.torch.worker.loop_bounds import (
     break_bound,
     early_end,
     keeps_rest,
+    outlives_loop,
     own_statements,
     read_target,
     while_bound,
@@ -145,8 +146,7 @@ def loops_around(scope: ast.AST, line: int) -> List[Any]:
 def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
     text, may_end = source_text(_bound_of(node), frame), early_end(node, frame)
     bound = break_bound(node, frame)
-    # An attribute keeps its count while the function of the loop is called again.
-    limit = bound[0] if bound is not None and (bound[1] or "." in bound[2]) else None
+    limit = bound[0] if bound is not None and (bound[1] or outlives_loop(bound[2], frame)) else None
     if isinstance(node, ast.While):
         times, counts_inner, counter = while_bound(node, frame) or (None, False, "")
         name = f"while {text}"
