@@ -117,7 +117,7 @@ STOP = "step(); n += 1\n            if n >= 5: return"
             [(2, 5)],
         ),
         (
-            "class T: n = 0\nt = T()\ndef f():\n t.n = 0\n for b in 'ab':\n  step()\n  t.n += 1\n  if t.n > 4: break\nf()\n",
+            "class t: n = 0\ndef f():\n t.n = 0\n for b in 'ab':\n  step()\n  t.n += 1\n  if t.n > 4: break\nf()\n",
             [(2, None)],
         ),
     ],
