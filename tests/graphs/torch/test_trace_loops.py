@@ -65,6 +65,22 @@ for e in range(3):
         ("for i, x in enumerate(forever(a)):\n    step(x)\n    if x.mean() > 2: break\n", None),
         (
             """
+def once():
+    draws = iter(a)
+    while True:
+        try:
+            x, _ = next(draws)
+        except StopIteration:
+            return
+        yield x
+for epoch in range(3):
+    for x in once():
+        step(x)
+""",
+            30,
+        ),
+        (
+            """
 draws = forever(a)
 for iteration in range(200):
     for _ in range(5):
@@ -98,7 +114,18 @@ for epoch in range(3):
             9,
         ),
     ],
-    ids=["next", "until the end", "zip", "cycle", "generator", "no end", "critic", "return", "rest"],
+    ids=[
+        "next",
+        "until the end",
+        "zip",
+        "cycle",
+        "generator",
+        "no end",
+        "ending generator",
+        "critic",
+        "return",
+        "rest",
+    ],
 )
 def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, steps: int | None) -> None:
     job = _trace(tmp_path, BEGINNING + loop)

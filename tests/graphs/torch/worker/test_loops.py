@@ -116,8 +116,21 @@ STOP = "step(); n += 1\n            if n >= 5: return"
             "class T: n = 0\nself = T()\nfor b in [1, 2]:\n    step()\n    self.n += 1\n    if self.n >= 5: break\n",
             [(2, 5)],
         ),
+        (
+            "class t: n = 0\ndef f():\n t.n = 0\n for b in 'ab':\n  step()\n  t.n += 1\n  if t.n > 4: break\nf()\n",
+            [(2, None)],
+        ),
     ],
-    ids=["return", "assignment", "reset", "other condition", "same condition", "break of epochs", "attribute"],
+    ids=[
+        "return",
+        "assignment",
+        "reset",
+        "other condition",
+        "same condition",
+        "break of epochs",
+        "attribute",
+        "attribute of a call",
+    ],
 )
 def test_a_counter_of_steps_limits_loops_of_known_length(loops_of, source, expected):
     assert loops_of(source, ("times", "limit")) == expected

@@ -21,7 +21,7 @@ def early_end(loop: Any, frame: Any) -> str:
     """Return the first condition for a ``break`` or ``return`` that depends on the run, with its line, or nothing."""
     if _breaks_now(loop.body, frame):
         return ""
-    for node in _same_loop(loop.body):
+    for node in own_statements(loop.body):
         if not isinstance(node, ast.If) or not any(
             isinstance(child, (ast.Break, ast.Return)) for child in (*node.body, *node.orelse)
         ):
@@ -75,13 +75,13 @@ def _holds(test: Any, frame: Any) -> bool:
         return False
 
 
-def _same_loop(statements: List[Any]) -> Iterator[Any]:
+def own_statements(statements: List[Any]) -> Iterator[Any]:
     """Yield the statements of a loop, also below its conditions, whose ``break`` ends this loop."""
     for node in statements:
         yield node
         if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.ClassDef)):
             for part in ("body", "orelse", "handlers", "finalbody"):
-                yield from _same_loop(getattr(node, part, []))
+                yield from own_statements(getattr(node, part, []))
 
 
 def steps_at_end(loop: Any, scope: Any, line: int) -> bool:
@@ -98,7 +98,7 @@ def steps_at_end(loop: Any, scope: Any, line: int) -> bool:
         if equations and len(others) < len(test.values):
             return True
     steps = {ast.dump(call.func) for call in _step_calls(loop) if call.lineno <= line <= (call.end_lineno or line)}
-    after = [node for node in _same_loop(getattr(scope, "body", [])) if node.lineno > (loop.end_lineno or line)]
+    after = [node for node in own_statements(getattr(scope, "body", [])) if node.lineno > (loop.end_lineno or line)]
     plain = [node for node in after if isinstance(node, (ast.Expr, ast.Assign))]
     return any(ast.dump(call.func) in steps for node in plain for call in _step_calls(node))
 
@@ -250,6 +250,14 @@ def _added(node: Any, name: str) -> Any:
     if isinstance(total, ast.BinOp) and isinstance(total.op, ast.Add) and target_name(total.left) == name:
         return total.right
     raise UnreadableExpression
+
+
+def outlives_loop(name: str, frame: Any) -> bool:
+    """Return whether a counter is an attribute that keeps its count while the function of a loop is called again."""
+    tree = parse_file(frame.f_code.co_filename)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if tree is not None else []
+    resets = [node for function in functions if function.name != "__init__" for node in ast.walk(function)]
+    return "." in name and not any(name in map(target_name, getattr(node, "targets", [])) for node in resets)
 
 
 def _is_of_step(condition: Any, frame: Any) -> bool:

@@ -19,7 +19,8 @@ from leadline.graphs.torch.worker.later_loops import later_training
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
 from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
-from leadline.graphs.torch.worker.loops import enclosing_loops, read_periods, reads_endlessly, user_frames
+from leadline.graphs.torch.worker.loop_roles import reads_endlessly
+from leadline.graphs.torch.worker.loops import enclosing_loops, read_periods, user_frames
 from leadline.graphs.torch.worker.session import call_after
 
 WATCHED_STEPS = 4

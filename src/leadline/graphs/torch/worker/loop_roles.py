@@ -1,8 +1,12 @@
 """The roles of the loops around a training step: over epochs, over batches, or over steps that draw a batch each."""
 
+import ast
+import inspect
 from typing import Any, List, Optional, Tuple
 
-from leadline.graphs.torch.worker.loops import EnclosingLoop
+from leadline.graphs.torch.worker.expressions import parse_file
+from leadline.graphs.torch.worker.loop_bounds import own_statements
+from leadline.graphs.torch.worker.loops import EnclosingLoop, loops_around, scope_of
 
 
 def split_loops(
@@ -37,6 +41,17 @@ def is_over_phases(loop: EnclosingLoop) -> bool:
     """Return whether a loop goes through names such as ``["train", "val"]``, of which only training updates weights."""
     names = loop.iterable if isinstance(loop.iterable, (list, tuple)) else []
     return all(isinstance(name, str) for name in names) and any("train" in name.lower() for name in names)
+
+
+def reads_endlessly(frame: Any) -> bool:
+    """Return whether a frame is a generator that reads within ``while True``, which nothing ends."""
+    tree = parse_file(frame.f_code.co_filename) if frame is not None else None
+    if tree is None or not frame.f_code.co_flags & inspect.CO_GENERATOR:
+        return False
+    loops = loops_around(scope_of(tree, frame), frame.f_lineno)
+    endless = [loop for loop in loops if isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)]
+    ends = (ast.Break, ast.Return)
+    return any(not any(isinstance(node, ends) for node in own_statements(loop.body)) for loop in endless)
 
 
 def _is_over_epochs(loop: EnclosingLoop) -> bool:

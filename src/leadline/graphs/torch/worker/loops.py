@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import inspect
 import itertools
 import sys
 import types
@@ -25,6 +24,7 @@ from leadline.graphs.torch.worker.libraries import is_user_file
 from leadline.graphs.torch.worker.loop_bounds import (
     break_bound,
     early_end,
+    outlives_loop,
     passes_before,
     steps_at_end,
     while_bound,
@@ -168,8 +168,7 @@ def loops_around(scope: ast.AST, line: int) -> List[Any]:
 def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
     text, may_end = source_text(_bound_of(node), frame), early_end(node, frame)
     bound = break_bound(node, frame)
-    # An attribute keeps its count while the function of the loop is called again.
-    limit = bound[0] if bound is not None and (bound[1] or "." in bound[2]) else None
+    limit = bound[0] if bound is not None and (bound[1] or outlives_loop(bound[2], frame)) else None
     if isinstance(node, ast.While):
         times, counts_inner, counter = while_bound(node, frame) or (None, False, "")
         name = f"while {text}"
@@ -268,15 +267,6 @@ def _zipped(iterable: Any) -> List[Any]:
             return iterable.args
         iterable = iterable.args[0]
     return []
-
-
-def reads_endlessly(frame: Any) -> bool:
-    """Return whether a frame is a generator that reads within ``while True``."""
-    tree = parse_file(frame.f_code.co_filename) if frame is not None else None
-    if tree is None or not frame.f_code.co_flags & inspect.CO_GENERATOR:
-        return False
-    loops = loops_around(scope_of(tree, frame), frame.f_lineno)
-    return any(isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant) for loop in loops)
 
 
 def _unwrap(iterable: Any, target: Any) -> Tuple[Any, Any]:
