@@ -34,6 +34,7 @@ def install_patches(session: TraceSession) -> None:
     _allow_foreach()
     _dense_gradients(session)
     _iterate_lbfgs(session)
+    _default_norm_axis()
     torch.inference_mode = torch.autograd.grad_mode.inference_mode = _inference_mode
     # Dispatch modes belong to one thread, so backward must run on the thread that records.
     torch.autograd.set_multithreading_enabled(False)
@@ -169,6 +170,13 @@ def _dense_gradients(session: TraceSession) -> None:
 
     torch.embedding, torch.embedding_bag = dense(torch.embedding, 4), dense(torch.embedding_bag, 5)
     torch.optim.SparseAdam = SparseAdam
+
+
+def _default_norm_axis() -> None:
+    """Give the shape rule of normalized weights the axis that calls leave out: before 2.3 it has no default."""
+    rule: Any = torch._decomp.decomposition_table.get(torch.ops.aten._weight_norm_interface.default)
+    if isinstance(rule, types.FunctionType) and not rule.__defaults__:
+        rule.__defaults__ = (0,)
 
 
 LBFGS_OPS = 10_000

@@ -118,6 +118,13 @@ def _make_fake_parameters(session: TraceSession) -> None:
         return parameter
 
     torch.nn.Parameter.__new__ = new
+    # Before 2.3, each parameter that is a subclass of Tensor counts as one without a shape yet, too.
+    kinds: Any = type(torch.nn.Parameter)
+    check = kinds.__mro__[1].__instancecheck__
+    kinds.__instancecheck__ = lambda kind, instance: (
+        check(kind, instance)
+        or (kind is torch.nn.Parameter and isinstance(instance, torch.Tensor) and getattr(instance, "_is_param", False))
+    )
 
 
 def _apply(module: Any, fn: Any, recurse: bool = True) -> Any:
@@ -159,6 +166,9 @@ def _set_data(tensor: Any, value: Any) -> None:
             replacement = torch.nn.Parameter(replacement, tensor.requires_grad)
         if not _swap(tensor, replacement):
             raise
+    else:
+        if isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor):
+            tensor.fake_device = value.fake_device  # where `cuda` is simulated itself, PyTorch sees no difference
 
 
 def _swap(tensor: Any, replacement: Any) -> bool:
