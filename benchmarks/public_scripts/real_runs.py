@@ -22,11 +22,11 @@ from leadline.execution.processes import run_process
 from leadline.execution.wrapper.sampling import TreeSampler
 
 RUNS = (
-    "examples-forward-forward", "examples-vae", "examples-time-sequence", "mingpt-adder", "makemore-transformer",
+    "examples-forward-forward", "examples-vae", "mingpt-adder", "makemore-transformer",
     "makemore-lstm", "makemore-mlp", "tutorial-feedforward", "tutorial-linear", "tutorial-logistic", "tutorial-birnn",
     "tutorial-rnn", "morvan-301", "morvan-302", "morvan-306", "morvan-402", "morvan-403", "morvan-503", "nlp-nnlm",
     "nlp-textcnn", "nlp-textlstm", "nlp-seq2seq", "nlp-transformer", "nlp-bert", "zerotoall-05", "zerotoall-07",
-    "zerotoall-12-4", "pygcn", "nanogpt-shakespeare-small",
+    "zerotoall-12-4",
 )  # fmt: skip
 """Scripts that end within minutes on two cores, chosen by their length alone."""
 
