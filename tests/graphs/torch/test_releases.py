@@ -95,8 +95,8 @@ for step in range(7):
 @pytest.mark.parametrize("code", [FSDP, NORMS], ids=["fsdp", "norms"])
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda path: Path(path).parents[1].name)
 def test_a_release_shards_and_normalizes_weights_as_the_newest_does(tmp_path, python, code):
-    if code is FSDP and release(python) < (2, 6):
-        pytest.skip(f"FSDP of PyTorch {release(python)} asks storages without memory for their sizes")
+    if code is FSDP and release(python) < (2, 10):
+        pytest.skip("FullyShardedDataParallel cannot be traced where `cuda` itself is simulated")
     (tmp_path / "train.py").write_text(code)
     facts = []
     for each in (python, sys.executable):
