@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.graphs.torch.test_releases import EXTRACTED
 from tests.support.newer_slurm import NEWER_SLURM
 
 SCRIPT = Path(__file__).parents[1] / "dev"
@@ -65,10 +66,14 @@ def test_the_tests_look_for_the_newer_slurm_where_it_is_put(dev):
     assert dev.NEWER_SLURM == NEWER_SLURM
 
 
+def test_the_tests_look_for_the_newer_python_where_it_is_put(dev):
+    assert dev.NEWER_PYTHON / "bin" / "python" == EXTRACTED
+
+
 @pytest.mark.parametrize(("codes", "ended"), [([0], 0), ([1, 0], 0), ([1, 1], 1), ([2], 2)])
 def test_tests_that_failed_beside_others_run_again_alone(dev, monkeypatch, codes, ended):
     commands = []
-    for name in ("ensure", "ensure_programs", "ensure_newer_slurm"):
+    for name in ("ensure", "ensure_programs", "ensure_newer_slurm", "ensure_newer_python"):
         monkeypatch.setattr(dev, name, lambda *_, **__: None)
     monkeypatch.setattr(dev, "run", lambda command: commands.append(command) or codes[len(commands) - 1])
     assert ended == dev.test([])
