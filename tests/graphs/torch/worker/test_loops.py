@@ -74,6 +74,7 @@ def loops_of(tmp_path):
         ("for i, b in enumerate(range(9)):\n    step()\n    if b >= 6:\n        break\n", [(9, False)]),
         ("i = 0\nwhile True:\n    step()\n    if i >= 6:\n        break\n    i += 1\n", [(7, False)]),
         ("i = 0\nwhile True:\n    if i >= 6:\n        break\n    step()\n    i += 1\n", [(6, False)]),
+        ("s = [1, 2, 3]\nfor e, x in enumerate(s[1:], 1):\n    step()\n", [(2, False)]),
         ("class K:\n    n_splits = 5\n    def split(k): return [1]\nkfold = K()\nfor f in kfold.split(): step()\n",
          [(5, False)]),
         ("i = 0\ni = 5\ndef other():\n    i = 7\nwhile i <= 20:\n    step()\n    i += 5\n", [(4, False)]),
@@ -92,7 +93,7 @@ def loops_of(tmp_path):
     ids=["expression", "attribute", "through a call", "while true", "count", "steps inside", "calls user code", "names",
          "dictionary", "no loop", "no number", "too many", "too many to count", "increment", "numbered",
          "test before", "range", "no counter", "test first",
-         "test at the top", "folds", "start", "lists",
+         "test at the top", "slice", "folds", "start", "lists",
          "growing", "dictionary of lists", "three levels", "iterator", "unreadable lists", "phases"],
 )  # fmt: skip
 def test_a_loop_runs_as_often_as_its_source_says(loops_of, source, expected):

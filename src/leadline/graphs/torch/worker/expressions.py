@@ -93,7 +93,13 @@ def _negation(node: ast.UnaryOp, frame: Any) -> Any:
 
 
 def _subscript(node: ast.Subscript, frame: Any) -> Any:
-    holder, key = evaluate(node.value, frame), evaluate(node.slice, frame)
+    holder = evaluate(node.value, frame)
+    if isinstance(node.slice, ast.Slice):
+        if not isinstance(holder, (list, tuple)) and type(holder).__module__ != "numpy":
+            raise UnreadableExpression
+        ends = (node.slice.lower, node.slice.upper, node.slice.step)
+        return holder[slice(*(None if end is None else evaluate(end, frame) for end in ends))]
+    key = evaluate(node.slice, frame)
     if isinstance(holder, (list, tuple)) or (isinstance(holder, dict) and key in holder):
         return holder[key]
     raise UnreadableExpression
