@@ -171,6 +171,13 @@ def test_the_start_of_the_scripts_own_python_replaces_the_calibrated_one_on_a_cp
     assert startup_interval(gpu, LoopFacts(start_up=start_up)).point == 2.5
 
 
+def test_a_compiler_that_the_script_imports_is_loaded_once():
+    start_up = {"framework_import_s": 2.0, "first_step_s": 2.5, "compiler_s": 1.5}
+    cpu = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1))
+    assert startup_interval(cpu, LoopFacts(start_up=start_up)).point == 4.5
+    assert startup_interval(cpu, LoopFacts(start_up=start_up, loads_compiler=True)).point == 3.0
+
+
 def test_a_measured_import_narrows_the_start():
     bare = Device("CPU", "amd", DeviceKind.CPU)
     figures = {"framework_import_s": 2.0}

@@ -197,6 +197,7 @@ class LoopFacts(Frozen):
     prefetch: int | None = None  # batches that each loader worker keeps ready
     batch_tensor_bytes: tuple[int, ...] = ()  # size of each tensor of a batch
     object_bytes: int | None = None  # size of the data set as Python objects
+    loads_compiler: bool = False  # the script's imports load PyTorch's compiler, as the first optimizer does otherwise
     start_up: dict[str, float] = field(default_factory=dict)
     """Start of the script's own Python with torch on a CPU: bytes and seconds, by the names of a calibration."""
 

@@ -193,7 +193,10 @@ def startup_interval(device: Device, loop: LoopFacts) -> Interval:
     if import_s is None:
         begin, own_s = START_S[device.kind], script_share * FRAMEWORK_IMPORT_S
         return Interval(begin.point + own_s, begin.low + own_s / 3, begin.high + own_s * 3, begin.level)
-    point = import_s * (1.0 + script_share) + figures.get("first_step_s", 0.2 * import_s)
+    first_s = figures.get("first_step_s", 0.2 * import_s)
+    if loop.loads_compiler:
+        first_s -= min(figures.get("compiler_s", 0.0), first_s)  # which is among the script's imports
+    point = import_s * (1.0 + script_share) + first_s
     return Interval(point, point * 0.7, point * 1.7)
 
 

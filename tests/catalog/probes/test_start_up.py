@@ -11,7 +11,8 @@ def test_a_python_with_torch_has_bytes_and_seconds():
     assert 1e6 < figures["interpreter_bytes"] < figures["framework_bytes"]
     assert 0 < figures["first_pass_bytes"] <= figures["first_step_bytes"]
     assert 0.1 < figures["framework_import_s"] < 60
-    assert 0 < figures["first_step_s"] < 60
+    assert 0 <= figures["compiler_s"] < figures["first_step_s"] < 60
+    assert 0 <= figures["compiler_bytes"] < figures["first_step_bytes"]
 
 
 def test_a_python_without_torch_has_no_figures():

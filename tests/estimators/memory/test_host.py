@@ -51,6 +51,15 @@ def test_the_start_of_the_scripts_own_python_counts_on_a_cpu():
         assert host_memory(Workload(MODEL), traced, device).point - bare == expected
 
 
+def test_a_compiler_that_the_script_imports_counts_once():
+    start_up = {"first_step_bytes": 180e6, "compiler_bytes": 160e6}
+    imported, later = (
+        host_memory(Workload(MODEL), TracedJob(OpGraph(()), LoopFacts(start_up=start_up, loads_compiler=loads)), CPU)
+        for loads in (True, False)
+    )
+    assert later.point - imported.point == 160e6
+
+
 def test_inference_loads_fewer_kernels_than_training():
     training, inference = (host_memory(Workload(MODEL, phase), job(0), CPU).point for phase in Phase)
     assert inference < training

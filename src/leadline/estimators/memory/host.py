@@ -119,6 +119,8 @@ def host_parts(workload: Workload, job: TracedJob, device: Device) -> dict[str, 
     data = data_parts(workload, job, on_gpu=device.kind is not DeviceKind.CPU)
     if device.kind is DeviceKind.CPU:
         first = figures["first_step_bytes" if workload.phase is Phase.TRAINING else "first_pass_bytes"]
+        if job.loop.loads_compiler and workload.phase is Phase.TRAINING:
+            first -= figures.get("compiler_bytes", 0.0)  # which is among the script's imports
         tensors = resident_peak_bytes(_with_evaluation(replace(job, step=job.largest_step)), Processor.of(figures))
         if job.generation and job.generation.last:
             tensors = max(tensors, resident_peak_bytes(job.generation.last, Processor.of(figures)))

@@ -18,7 +18,7 @@ from typing import Any, Dict, NoReturn, Optional
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.expressions import MOST_COUNT
 from leadline.graphs.torch.worker.libraries import last_user_line
-from leadline.graphs.torch.worker.session import ScriptFailure, StopTrace, TraceSession, resident_bytes
+from leadline.graphs.torch.worker.session import COMPILER, ScriptFailure, StopTrace, TraceSession, resident_bytes
 from leadline.graphs.torch.worker.watchdog import Watchdog, time_failure
 
 ORPHAN_S = 120
@@ -86,6 +86,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     # A fake op would load it later, and its time would count as the script's.
     importlib.import_module("torch.fx.experimental.symbolic_shapes")
     session.began_s, session.began_bytes = time.process_time(), resident_bytes()
+    session.has_compiler = COMPILER in sys.modules
     # A script that sleeps calls no hook.
     with Watchdog(session, lambda answer: end_with(answer, request)), recorder:
         ended = _until_stopped(lambda: run(session, request), session, steps)

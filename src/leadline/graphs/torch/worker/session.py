@@ -3,6 +3,7 @@
 import collections
 import functools
 import os
+import sys
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Tu
 from leadline.graphs.torch.worker.libraries import last_user_line
 
 STATM = Path("/proc/self/statm")
+COMPILER = "torch._dynamo.eval_frame"
+"""A module that is loaded only with the whole compiler, by torchvision or by the first optimizer."""
 TASKS, THIS_THREAD = Path("/proc/self/task"), Path("/proc/thread-self")
 
 
@@ -137,6 +140,7 @@ class TraceSession:
         children: Programs of the script that may train, and the lines that start them.
         devices_counted: The number of GPUs was read; ``missing_parameters``: those of the model on other ranks.
         framework_s: Processor seconds of importing torch here.
+        has_compiler: The compiler was loaded before the user's own code began.
         began_s: Processor time when the user's own code began; ``began_bytes``: resident memory, or zero if unknown.
     """
 
@@ -161,6 +165,7 @@ class TraceSession:
     devices_counted: bool = False
     missing_parameters: int = 0
     framework_s: float = 0.0
+    has_compiler: bool = False
     began_s: float = 0.0
     began_bytes: int = 0
 
@@ -180,6 +185,7 @@ class TraceSession:
             return
         self.facts["script_s"] = time.process_time() - self.began_s
         self.facts["framework_s"] = self.framework_s
+        self.facts["loads_compiler"] = COMPILER in sys.modules and not self.has_compiler
         if self.began_bytes:
             self.facts["script_bytes"] = max(resident_bytes() - self.began_bytes, 0)
         if self.policy == "cpu":

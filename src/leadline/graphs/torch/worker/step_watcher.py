@@ -9,6 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
 
 from leadline.graphs.torch.worker import loop_hooks
 from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes
@@ -42,6 +43,7 @@ class MeasuredLoad(NamedTuple):
 
     times: ThreadTimes
     ops: int
+    is_watched: bool = True
 
 
 class StepWatcher:
@@ -109,8 +111,9 @@ class StepWatcher:
         return {name: self._loading(measured) for name, measured in loads.items() if measured}
 
     def _loading(self, loads: List["MeasuredLoad"]) -> Dict[str, Any]:
-        # The first batch is left out where there are others: it starts the iterator and opens files.
-        loads = loads[1:] or loads
+        # The first batch is left out where there are others: it starts the iterator and opens files. Watching slows the
+        # small ops of a data set several times.
+        loads = [load for load in loads if not load.is_watched][1:] or loads[1:] or loads
         watching_s = self.recorder.watching_cost_s()
         whole = read_times().since(self.session.began)
         runnable_s = whole.cpu_s + (whole.queued_s or 0.0)
@@ -371,14 +374,15 @@ class _LimitedIterator:
         used_s = 0.0
         while loads and used_s < (MEASURED_S if len(loads) <= MEASURED_LOADS else SPREAD_S):
             try:
-                _, load = self._load()
+                with _disable_current_modes():
+                    _, load = self._load()
             except StopIteration:
                 return
             except Exception as error:  # noqa: BLE001 - the user's data set may raise anything
                 failure = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
                 self.steps.session.note(f"a batch after the traced steps cannot be loaded: {failure}")
                 return
-            loads.append(load)
+            loads.append(load._replace(is_watched=False))
             used_s += load.times.needed_s
 
     def __getattr__(self, name: str) -> Any:
