@@ -16,8 +16,9 @@ from leadline.core.workload import ModelKind, Phase, Precision, Sharding, Worklo
 from leadline.estimators.memory.heap import resident_peak_bytes
 from leadline.estimators.memory.onednn import Processor
 
-# Pages of its own that a forked DataLoader worker comes to hold: 5 to 45 MB by PSS in two scripts with two workers.
-WORKER_BYTES = 30e6
+# Pages of its own that a forked DataLoader worker comes to hold: 0 to 45 MB by PSS in seven scripts with two to four
+# workers, and 11 MB in their median.
+WORKER_BYTES = 11e6
 
 PREFETCH = 2  # batches each worker keeps ahead (`prefetch_factor` of DataLoader)
 # Names of parts.
