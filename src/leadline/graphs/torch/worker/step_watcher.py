@@ -113,7 +113,7 @@ class StepWatcher:
     def _loading(self, loads: List["MeasuredLoad"]) -> Dict[str, Any]:
         # The first batch is left out where there are others: it starts the iterator and opens files. Watching slows the
         # small ops of a data set several times.
-        loads = [load for load in loads if not load.is_watched][1:] or loads[1:] or loads
+        loads = [load for load in loads if not load.is_watched] or loads[1:] or loads
         watching_s = self.recorder.watching_cost_s()
         whole = read_times().since(self.session.began)
         runnable_s = whole.cpu_s + (whole.queued_s or 0.0)
