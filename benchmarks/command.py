@@ -58,8 +58,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "script-runs": Benchmark(
         "benchmarks.public_scripts.real_runs",
         "small public scripts, estimated for this machine, then run to their end",
-        (*_source("graphs/torch", "estimators/walltime.py", "estimators/step_time", "estimators/memory"),
-         "benchmarks/public_scripts"),
+        (*_source("graphs/torch", "catalog/probes", "estimators/walltime.py", "estimators/step_time",
+                  "estimators/memory"), "benchmarks/public_scripts"),
     ),
     "probe": Benchmark(
         "benchmarks.probe",

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-import shutil
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -31,30 +31,30 @@ def main(arguments: Sequence[str]) -> int:
         verb.add_argument("data", type=Path, metavar="DIR", help="the folder of the scripts and their data")
         verb.add_argument("names", nargs="*", help="beginnings of the names of scripts; all without any")
     fetch_parser.add_argument("--from", dest="mirrors", type=Path, metavar="FOLDER", help="clone from copies in here")
+    fetch_parser.add_argument("--install", action="store_true", help="make the scripts' environments, too")
     count_parser.add_argument("--steps", type=int, default=3, help="steps to count; 0 counts those of the whole run")
     options = parser.parse_args(arguments)
     scripts = public_scripts(tuple(options.names))
     if options.verb == "fetch":
-        return fetch(scripts, options.data, options.mirrors)
+        return fetch(scripts, options.data, options.mirrors, install=options.install)
     return count(scripts, options.data, options.steps)
 
 
-def fetch(scripts: Sequence[PublicScript], data: Path, mirrors: Path | None) -> int:
-    """Clone the repositories at their commits, write the data sets and link them; return 1 if something failed."""
+def fetch(scripts: Sequence[PublicScript], data: Path, mirrors: Path | None, *, install: bool = False) -> int:
+    """Clone the repositories at their commits, write the data sets and link them; return 1 if something failed.
+
+    Environments that are missing are made with ``install``, and otherwise named with the command that makes them.
+
+    Raises:
+        LeadlineError: An environment could not be made.
+    """
     failures = []
     for repository in {script.repository.name: script.repository for script in scripts}.values():
         try:
             _clone(repository, data, mirrors)
         except LeadlineError as error:
             failures.append(f"{repository.name}: {error}")
-    for venv in sorted({script.venv for script in scripts}):
-        if not (data / venv).exists():
-            common = {"torch", "torchvision"} if venv == "venv" else set()
-            packages = common.union(*(script.packages for script in scripts if script.venv == venv))
-            sys.stdout.write(
-                f"make the environment next: python3 -m venv {data}/{venv} && "
-                f"{data}/{venv}/bin/pip install {' '.join(sorted(packages))}; then fetch again\n"
-            )
+    _make_environments(scripts, data, install=install)
     folder = data / "data"
     folder.mkdir(parents=True, exist_ok=True)
     for name in sorted({recipe for script in scripts for recipe in script.recipes}):
@@ -67,6 +67,22 @@ def fetch(scripts: Sequence[PublicScript], data: Path, mirrors: Path | None) -> 
         _link(script, data)
     sys.stderr.writelines(f"not fetched: {failure}\n" for failure in failures)
     return 1 if failures else 0
+
+
+def _make_environments(scripts: Sequence[PublicScript], data: Path, *, install: bool) -> None:
+    for venv in sorted({script.venv for script in scripts if not (data / script.venv).exists()}):
+        common = {"torch", "torchvision"} if venv == "venv" else set()
+        packages = common.union(*(script.packages for script in scripts if script.venv == venv))
+        folder = data.absolute() / venv
+        commands = ["python3", "-m", "venv", str(folder)], [f"{folder}/bin/pip", "install", *sorted(packages)]
+        if not install:
+            words = " && ".join(map(shlex.join, commands))
+            sys.stdout.write(f"make the environment next: {words}; then fetch again (--install does both)\n")
+            continue
+        for command in commands:
+            done = run_process(command)
+            if done.returncode:
+                raise LeadlineError(f"{shlex.join(command[:3])} failed: {done.stderr.strip()}")
 
 
 def count(scripts: Sequence[PublicScript], data: Path, steps: int) -> int:
@@ -101,10 +117,8 @@ def run_counter(script: PublicScript, data: Path, steps: int) -> dict[str, list[
     command = replace(read_command(tuple(words)), variables=tuple(script.variables.items()))
     counter = Path(__file__).parents[1] / "measured" / COUNTERS[script_framework(command, script.cwd(data))]
     start = next(n for n, word in enumerate(words) if word.endswith(".py") or (n == 1 and word == "-m"))
-    with tempfile.TemporaryDirectory(prefix="leadline-count-") as folder:
-        out, copy = Path(folder, "out.json"), Path(folder, "repository")
-        shutil.copytree(script.repository.folder(data), copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
-        cwd = copy / script.folder
+    with tempfile.TemporaryDirectory(prefix="leadline-count-") as folder, script.copied(data) as cwd:
+        out = Path(folder, "out.json")
         done = run_process(
             [*words[:start], str(counter), str(out), str(steps), *words[start:]],
             env={"WANDB_MODE": "disabled", **script.environment(cwd, data)},

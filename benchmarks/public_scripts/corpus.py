@@ -3,6 +3,8 @@
 import json
 import os
 import shlex
+import shutil
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -91,6 +93,15 @@ class PublicScript:
     def cwd(self, data: Path) -> Path:
         """Return the folder in which the command runs."""
         return self.repository.folder(data) / self.folder
+
+    @contextmanager
+    def copied(self, data: Path) -> Iterator[Path]:
+        """Yield the folder in which the command runs in a copy of the repository, which a real run may write to."""
+        with tempfile.TemporaryDirectory(prefix="leadline-run-") as folder:
+            copy = Path(folder, "repository")
+            ignored = shutil.ignore_patterns(".git")
+            shutil.copytree(self.repository.folder(data), copy, symlinks=True, ignore=ignored)
+            yield copy / self.folder
 
     def environment(self, folder: Path, data: Path) -> dict[str, str]:
         """Return the variables that a run in ``folder`` needs beside the present ones."""

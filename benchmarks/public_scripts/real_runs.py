@@ -1,8 +1,6 @@
 """``bench script-runs``: small public scripts estimated for this machine, then run to their end."""
 
 import contextlib
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +31,7 @@ RUNS = (
 TIMEOUT_S = 600.0
 SAMPLE_S = 0.1
 TIME_TARGET, MEMORY_TARGET, COVERAGE = 20.0, 10.0, (85.0, 95.0)
-METRICS = {"time": "s", "host memory": "bytes"}
+METRICS = ("time", "host memory")
 
 
 def run(*, data: Path | None = None, quick: bool = False, only: str | None = None) -> BenchmarkResult:
@@ -80,11 +78,7 @@ def run_script(script: PublicScript, data: Path) -> tuple[float, int]:
     Raises:
         JobFailed: It failed, or did not end in time.
     """
-    with tempfile.TemporaryDirectory(prefix="leadline-run-") as folder, ThreadPoolExecutor(1) as pool:
-        copy = Path(folder, "repository")
-        ignored = shutil.ignore_patterns(".git")
-        shutil.copytree(script.repository.folder(data), copy, symlinks=True, ignore=ignored)
-        cwd = copy / script.folder
+    with script.copied(data) as cwd, ThreadPoolExecutor(1) as pool:
 
         def start() -> tuple[CompletedProcess, float]:
             begun = time.perf_counter()

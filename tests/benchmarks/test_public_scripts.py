@@ -84,6 +84,14 @@ def test_a_repository_is_checked_out_at_its_commit_and_its_data_are_linked(scrip
     assert (script.cwd(data) / "in").readlink() == data.absolute() / "data" / "x"
 
 
+def test_a_missing_environment_is_named_with_its_command_or_made(script, data, capsys):
+    script.__dict__.update(venv="other", packages=("pip",))
+    assert fetch([script], data, data.parent / "mirrors") == 0
+    assert f"-m venv {data}/other && {data}/other/bin/pip install pip" in capsys.readouterr().out
+    assert fetch([script], data, data.parent / "mirrors", install=True) == 0
+    assert (data / "other" / "bin" / "python").exists()
+
+
 def test_a_commit_that_does_not_exist_fails_with_the_repository_named(script, data, capsys):
     script = PublicScript("x", Repository("someone/project", "0" * 40, "MIT"), "basics", "python train.py")
     assert fetch([script], data, data.parent / "mirrors") == 1

@@ -61,7 +61,7 @@ def job_length(workload: Workload, job: TracedJob) -> JobLength:
 
 
 class Loading(Frozen):
-    """Seconds in which the loader's processes make the samples of one step, and the sentence that explains them."""
+    """Seconds of one step for its samples, or other work beside its kernels, and the sentence that explains them."""
 
     step_s: Interval
     reason: str = ""

@@ -225,6 +225,29 @@ def test_the_scripts_own_imports_and_its_loader_are_timed(tmp_path: Path) -> Non
     assert loop.framework_s > 0.1
 
 
+def test_a_data_set_that_computes_on_the_gpu_is_loaded_under_the_recorder(tmp_path: Path) -> None:
+    on_gpu = """
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+    class OnGpu(Dataset):
+        def __len__(self):
+            return 80
+        def __getitem__(self, place):
+            kept = torch.rand(4).to("cuda")
+            return HERE, torch.rand(1)
+    model = torch.nn.Linear(4, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x, y in DataLoader(OnGpu(), 8):
+        (model(x.cuda()) - y.cuda()).square().mean().backward()
+        optimizer.step()
+    """
+    for result in ("kept", "torch.rand(4)"):
+        job = trace(tmp_path, on_gpu.replace("HERE", result), runner=run_process)
+        assert job.loop.loading is not None
+        assert job.loop.loading.batches > 1
+        assert not any("cannot be loaded" in note for note in job.notes)
+
+
 def test_recurrent_layers_are_traced_by_a_torch_that_has_cudnn(tmp_path: Path) -> None:
     recurrent = """
     import torch

@@ -140,11 +140,10 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
     if workload.automatic_layout:
         return _estimate_layouts(workload, tools, places)
     tracer = Tracer(tools, workload)
-    accelerators_first = sorted(places.targets, key=lambda place: place.device.kind is DeviceKind.CPU)
-    estimates = estimate_targets(accelerators_first, tracer)
+    estimates = estimate_targets(places.targets, tracer)
     if (started := tracer.on_script_gpus) is not None:
         return estimate(started, tools, on=on)
-    estimates, probe_notes = _with_probe(accelerators_first, estimates, tracer)
+    estimates, probe_notes = _with_probe(places.targets, estimates, tracer)
     return EstimateAnswer(
         workload=workload,
         graph=_facts(workload, tracer.first_job),

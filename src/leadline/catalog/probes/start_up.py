@@ -24,10 +24,7 @@ model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.
 with torch.no_grad():
     model(torch.randn(2, 3, 8, 8))
 inferred, before = resident(), time.process_time()
-try:
-    import torch._dynamo
-except ImportError:
-    pass
+import torch._dynamo
 compiler, compiler_s = resident() - inferred, time.process_time() - before
 optimizer = torch.optim.Adam(model.parameters())
 for _ in range(3):

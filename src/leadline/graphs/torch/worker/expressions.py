@@ -155,6 +155,18 @@ def parse_file(path: str) -> Optional[ast.AST]:
     return _trees[path]
 
 
+def scope_of(tree: ast.AST, frame: Any) -> ast.AST:
+    """Return the function the frame runs, or the whole module."""
+    if frame.f_code.co_name == "<module>":
+        return tree
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == frame.f_code.co_name:
+            first = min([node.lineno, *[decorator.lineno for decorator in node.decorator_list]])
+            if first == frame.f_code.co_firstlineno:
+                return node
+    return ast.Module(body=[], type_ignores=[])
+
+
 def source_text(node: ast.expr, frame: Any) -> str:
     """Return the text of an expression, on one line."""
     text = ast.get_source_segment("".join(linecache.getlines(frame.f_code.co_filename)), node) or ""

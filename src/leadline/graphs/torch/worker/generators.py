@@ -6,7 +6,7 @@ import math
 import types
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from leadline.graphs.torch.worker.expressions import UnreadableExpression, evaluate, parse_file, read_locals
+from leadline.graphs.torch.worker.expressions import UnreadableExpression, evaluate, parse_file, read_locals, scope_of
 
 
 def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optional[int]]) -> Optional[int]:
@@ -35,9 +35,8 @@ def _count(
     code: Any, names: Dict[str, Any], scope_globals: Any, count_passes: Callable[[Any, Any], Optional[int]]
 ) -> Optional[int]:
     tree = parse_file(code.co_filename)
-    definitions = [part for part in ast.walk(tree) if isinstance(part, ast.FunctionDef)] if tree is not None else []
-    function = next((part for part in definitions if _first_line(part) == code.co_firstlineno), None)
-    if function is None or function.name != code.co_name:
+    function: Any = None if tree is None else scope_of(tree, types.SimpleNamespace(f_code=code))
+    if not isinstance(function, ast.FunctionDef):
         return None
     state = types.SimpleNamespace(
         f_locals=names, f_globals=scope_globals, f_code=types.SimpleNamespace(co_flags=0, co_filename=code.co_filename)
@@ -76,10 +75,6 @@ def _called(function: Any, arguments: List[Any], named: Dict[str, Any]) -> Tuple
     cells = zip(function.__code__.co_freevars, function.__closure__ or ())  # noqa: B905 - Python 3.9 has no strict
     outer = {name: cell.cell_contents for name, cell in cells}
     return function.__code__, {**outer, **bound.arguments}, function.__globals__
-
-
-def _first_line(function: ast.FunctionDef) -> int:
-    return min([function.lineno, *[decorator.lineno for decorator in function.decorator_list]])
 
 
 def _assign(statements: List[Any], names: Dict[str, Any], state: Any) -> None:

@@ -3,8 +3,8 @@
 import ast
 from typing import Any, List, Set
 
-from leadline.graphs.torch.worker.expressions import called_name, parse_file
-from leadline.graphs.torch.worker.loops import loops_around, scope_of, user_frames
+from leadline.graphs.torch.worker.expressions import called_name, parse_file, scope_of
+from leadline.graphs.torch.worker.loops import loops_around, user_frames
 
 
 def later_training(folder: str) -> str:

@@ -4,9 +4,8 @@ import ast
 import inspect
 from typing import Any, List, Optional, Tuple
 
-from leadline.graphs.torch.worker.expressions import parse_file
 from leadline.graphs.torch.worker.loop_bounds import own_statements
-from leadline.graphs.torch.worker.loops import EnclosingLoop, loops_around, scope_of
+from leadline.graphs.torch.worker.loops import EnclosingLoop, loops_of
 
 
 def split_loops(
@@ -45,11 +44,9 @@ def is_over_phases(loop: EnclosingLoop) -> bool:
 
 def reads_endlessly(frame: Any) -> bool:
     """Return whether a frame is a generator that reads within ``while True``, which nothing ends."""
-    tree = parse_file(frame.f_code.co_filename) if frame is not None else None
-    if tree is None or not frame.f_code.co_flags & inspect.CO_GENERATOR:
+    if frame is None or not frame.f_code.co_flags & inspect.CO_GENERATOR:
         return False
-    loops = loops_around(scope_of(tree, frame), frame.f_lineno)
-    endless = [loop for loop in loops if isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)]
+    endless = [loop for loop in loops_of(frame) if isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)]
     ends = (ast.Break, ast.Return)
     return any(not any(isinstance(node, ends) for node in own_statements(loop.body)) for loop in endless)
 

@@ -16,6 +16,7 @@ from leadline.graphs.torch.worker.expressions import (
     evaluate,
     parse_file,
     read_locals,
+    scope_of,
     source_text,
     target_name,
 )
@@ -93,8 +94,7 @@ def read_periods(script_folder: str) -> List[int]:
     """Return each N of a ``step % N`` in the innermost loop of the user around the current call, in its order."""
     periods: List[int] = []
     for frame in user_frames(script_folder):
-        tree = parse_file(frame.f_code.co_filename)
-        loops = loops_around(scope_of(tree, frame), frame.f_lineno) if tree is not None else []
+        loops = loops_of(frame)
         for node in ast.walk(loops[-1]) if loops else ():
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
                 with contextlib.suppress(UnreadableExpression):
@@ -139,16 +139,10 @@ def user_frames(script_folder: str) -> Iterator[Any]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
-def scope_of(tree: ast.AST, frame: Any) -> ast.AST:
-    """Return the function the frame runs, or the whole module."""
-    if frame.f_code.co_name == "<module>":
-        return tree
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == frame.f_code.co_name:
-            first = min([node.lineno, *[decorator.lineno for decorator in node.decorator_list]])
-            if first == frame.f_code.co_firstlineno:
-                return node
-    return ast.Module(body=[], type_ignores=[])
+def loops_of(frame: Any) -> List[Any]:
+    """Return the loops of a frame's function around its current line, outermost first; none without a source."""
+    tree = parse_file(frame.f_code.co_filename)
+    return [] if tree is None else loops_around(scope_of(tree, frame), frame.f_lineno)
 
 
 def loops_around(scope: ast.AST, line: int) -> List[Any]:

@@ -8,11 +8,12 @@ from statistics import median
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from leadline.graphs.torch.worker import loop_hooks
-from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes
+from leadline.graphs.torch.worker.batches import BatchPlanner, batch_tensors, moved_bytes
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
 from leadline.graphs.torch.worker.repeated_calls import ALIKE, SAMPLED, RepeatedCalls
 from leadline.graphs.torch.worker.script_work import ScriptClock
@@ -338,7 +339,7 @@ class _LimitedIterator:
     def __init__(self, watcher: StepWatcher, loader: Any, iterator: Any) -> None:
         self.steps, self.loader, self.iterator = watcher, loader, iterator
         self.training = not watcher.evaluating
-        self.evaluated = 0
+        self.evaluated, self.is_on_host = 0, False
 
     def __iter__(self) -> "_LimitedIterator":
         return self
@@ -358,6 +359,7 @@ class _LimitedIterator:
         if self.training and torch.is_grad_enabled():  # false where a framework tries validation before training
             self.steps.training_loaders.add(id(self.loader))
             self.steps.loads[TRAINING].append(load)
+            self.is_on_host = not any(isinstance(tensor, FakeTensor) for tensor in batch_tensors(batch))
             self.steps.batches.record(self.loader, batch)
         else:
             self.steps.loads[INFERENCE if self.training else EVALUATION].append(load)
@@ -371,18 +373,21 @@ class _LimitedIterator:
     def measure_more(self) -> None:
         """Load further training batches only to time them, as far as their number and time are limited."""
         loads = self.steps.loads[TRAINING]
-        used_s = 0.0
+        used_s, is_watched = 0.0, not self.is_on_host
         while loads and used_s < (MEASURED_S if len(loads) <= MEASURED_LOADS else SPREAD_S):
             try:
-                with _disable_current_modes():
+                with contextlib.nullcontext() if is_watched else _disable_current_modes():
                     _, load = self._load()
             except StopIteration:
                 return
             except Exception as error:  # noqa: BLE001 - the user's data set may raise anything
+                if not is_watched:  # perhaps it computes on the GPU, which is there only under the recorder
+                    is_watched = True
+                    continue
                 failure = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
                 self.steps.session.note(f"a batch after the traced steps cannot be loaded: {failure}")
                 return
-            loads.append(load._replace(is_watched=False))
+            loads.append(load._replace(is_watched=is_watched))
             used_s += load.times.needed_s
 
     def __getattr__(self, name: str) -> Any:
