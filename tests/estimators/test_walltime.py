@@ -117,6 +117,15 @@ def test_the_users_own_loading_time_is_exact_and_takes_precedence():
     assert loading_of(Workload(SCRIPT, dataset=Dataset(load_s=0.0)), batch=8, loading=MEASURED).step_s.high == 0.0
 
 
+def test_a_step_loads_as_many_batches_as_the_script_showed():
+    several = LoadingTime(batch_s=0.4, cpu_s=0.4, batches=8, queued_share=0.0, per_step=5)
+    assert loading_of(Workload(SCRIPT), loading=several).step_s.point == pytest.approx(2.0)
+    assert loading_of(Workload(SCRIPT), loading=several, accumulation=5).step_s.point == pytest.approx(2.0)
+    assert loading_of(Workload(SCRIPT, accumulation=10), loading=several, accumulation=5).step_s.point == 4.0
+    job = TracedJob(OpGraph(()), LoopFacts(batch=8, loading=several))
+    assert evaluation_interval(Workload(SCRIPT), job, CPU, 1.0).point == pytest.approx(1.4)
+
+
 def test_an_evaluation_batch_is_loaded_too():
     def seconds(load_s=None, **loop):
         workload = Workload(SCRIPT, dataset=Dataset(load_s=load_s))

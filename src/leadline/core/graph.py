@@ -160,6 +160,7 @@ class LoadingTime(Frozen):
     batches: int  # measured batches
     read_bytes: int = 0  # bytes that a batch read from files, from the page cache too
     queued_share: float | None = None  # share of the wall time spent waiting for a processor; `None` if unknown
+    per_step: float | None = None  # batches of an optimizer step; `None` for those that are accumulated
 
 
 class ScriptWork(Frozen):
@@ -193,6 +194,7 @@ class LoopFacts(Frozen):
     loading: LoadingTime | None = None  # of a training batch; `None` without a loader
     evaluation_loading: LoadingTime | None = None
     script_work: ScriptWork | None = None  # `None` if it is too short to measure
+    epoch_work_s: float = 0.0  # the script's own seconds between two epochs: plots, files, metrics
     pinned: bool | None = None  # True if the loader pins its batches
     prefetch: int | None = None  # batches that each loader worker keeps ready
     batch_tensor_bytes: tuple[int, ...] = ()  # size of each tensor of a batch

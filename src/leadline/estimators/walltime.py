@@ -26,9 +26,10 @@ FRAMEWORK_IMPORT_S = 3.0
 
 
 class JobLength(Frozen):
-    """Number of steps and evaluation batches of a job, and the sentences that explain them."""
+    """Number of steps, epochs and evaluation batches of a job, and the sentences that explain them."""
 
     steps: int
+    epochs: float
     evaluation_batches: int
     reasons: tuple[str, ...]
 
@@ -47,17 +48,17 @@ def job_length(workload: Workload, job: TracedJob) -> JobLength:
         per_epoch = math.ceil(samples / batch)
     if workload.steps is not None:
         passes = workload.steps / per_epoch if per_epoch else 1.0
-        return JobLength(workload.steps, _evaluations(job, passes), (f"{workload.steps} steps, as requested",))
+        return JobLength(workload.steps, passes, _evaluations(job, passes), (f"{workload.steps} steps, as requested",))
     epochs = workload.epochs or loop.epochs
     if per_epoch is None:
-        return JobLength(1, 0, ("one step: give --steps, or --samples and --epochs, for a whole job",))
+        return JobLength(1, 0, 0, ("one step: give --steps, or --samples and --epochs, for a whole job",))
     if workload.phase is Phase.INFERENCE:
         epochs = epochs or 1
     if epochs is None:
-        return JobLength(per_epoch, _evaluations(job, 1), (f"one epoch of {per_epoch} steps: give --epochs",))
+        return JobLength(per_epoch, 1, _evaluations(job, 1), (f"one epoch of {per_epoch} steps: give --epochs",))
     origin = "as requested" if workload.epochs else "from the script"
     steps = math.ceil(per_epoch * epochs)
-    return JobLength(steps, _evaluations(job, epochs), (f"{epochs:g} × {per_epoch} steps, {origin}",))
+    return JobLength(steps, epochs, _evaluations(job, epochs), (f"{epochs:g} × {per_epoch} steps, {origin}",))
 
 
 class Loading(Frozen):
@@ -75,7 +76,7 @@ def loading(workload: Workload, job: TracedJob, device: Device) -> Loading:
     """
     loop, dataset = job.loop, workload.dataset
     batch = workload.batch or loop.batch or 0
-    share = max(workload.accumulation, loop.accumulation) / max(1, dataset.workers or loop.loader_workers)
+    share = _batches_per_step(workload, loop) / max(1, dataset.workers or loop.loader_workers)
     if dataset.load_s is not None:
         return Loading(_exactly(dataset.load_s * share), f"loading takes {dataset.load_s:.3g} s a batch, as requested")
     if loop.loading is not None:
@@ -93,6 +94,12 @@ def loading(workload: Workload, job: TracedJob, device: Device) -> Loading:
         Interval(calibrated_s * share, calibrated_s / LOAD_SPREAD * share, high_s * share),
         _describe_unmeasured(calibrated_s, unread_s, has_data or workload.model.kind is ModelKind.COMMAND),
     )
+
+
+def _batches_per_step(workload: Workload, loop: LoopFacts) -> float:
+    """Return the batches that an optimizer step loads: those that it accumulates, or more as the script showed."""
+    shown = loop.loading.per_step if loop.loading is not None else None
+    return max(workload.accumulation, loop.accumulation) * (1.0 if shown is None else shown / loop.accumulation)
 
 
 def loading_interval(measured: LoadingTime, read_bytes: float) -> Interval:
@@ -165,6 +172,15 @@ def script_work(job: TracedJob) -> Loading | None:
     return Loading(Interval(work.step_s, work.least_s / LOAD_SPREAD, work.most_s * LOAD_SPREAD), reason)
 
 
+def epoch_work(job: TracedJob) -> Loading | None:
+    """Return the script's own work between two epochs, if there is any, and the sentence that explains it."""
+    seconds = job.loop.epoch_work_s
+    if not seconds:
+        return None
+    reason = f"the script's own work between epochs, measured on this machine: {seconds:.3g} s an epoch"
+    return Loading(Interval(seconds, seconds / LOAD_SPREAD, seconds * LOAD_SPREAD), reason)
+
+
 def evaluation_interval(workload: Workload, job: TracedJob, device: Device, compute_s: float) -> Interval:
     """Return the seconds of one evaluation batch: its kernels, which take ``compute_s``, and its loading."""
     loop = job.loop
@@ -176,8 +192,7 @@ def evaluation_interval(workload: Workload, job: TracedJob, device: Device, comp
         read_bytes = 0 if workload.dataset.held_in_memory else loop.evaluation_loading.read_bytes
         loading_s = loading_interval(loop.evaluation_loading, read_bytes).scaled(share)
     else:
-        accumulation = max(workload.accumulation, loop.accumulation)
-        loading_s = loading(workload, job, device).step_s.scaled(1.0 / accumulation)
+        loading_s = loading(workload, job, device).step_s.scaled(1.0 / _batches_per_step(workload, loop))
     return step_with_loading(Interval(compute_s, compute_s / 2, compute_s * 2), loading_s, workers, device)
 
 

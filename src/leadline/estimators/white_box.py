@@ -336,6 +336,9 @@ def _predict_job(
     if loaded.step_s.point > step.point:
         reasons.append(f"input-bound: {loaded.step_s.point:.3g} s a step to load, {step.point:.3g} s to compute")
     elapsed = walltime.startup_interval(device, job.loop).joined(fed.scaled(length.steps))
+    if (between := walltime.epoch_work(job)) is not None:
+        elapsed = elapsed.joined(between.step_s.scaled(length.epochs))
+        reasons.append(between.reason)
     if job.evaluation and length.evaluation_batches:
         batch = walltime.evaluation_interval(workload, job, device, model.step_s(job.evaluation))
         elapsed = elapsed.joined(batch.scaled(length.evaluation_batches))

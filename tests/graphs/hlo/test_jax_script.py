@@ -119,6 +119,24 @@ for epoch in range(7):
 """
 
 
+MAPPED_CLASSIFIER = """
+import functools
+import jax, jax.numpy as jnp, numpy as np
+
+def loss(weights, x, y):
+    return -jnp.mean(jnp.sum(jax.nn.log_softmax(jnp.tanh(x @ weights[0]) @ weights[1]) * y, axis=1))
+
+@functools.partial(jax.pmap, axis_name="devices")
+def update(weights, x, y):
+    gradients = jax.grad(loss)(weights, x, y)
+    return [w - 0.1 * jax.lax.psum(gradient, "devices") for w, gradient in zip(weights, gradients)]
+
+weights = [np.ones((1, 256, 128)), np.ones((1, 128, 10))]  # JAX makes them float32
+for step in range(100):
+    weights = update(weights, np.ones((1, 64, 256), np.float32), np.ones((1, 64, 10), np.float32))
+"""
+
+
 TWO_PLAYERS = """
 import jax, jax.numpy as jnp, numpy as np
 
@@ -265,6 +283,10 @@ def test_two_functions_that_train_in_turn_are_one_step(tmp_path):
     assert job.step.parameters == 2 * 256 * 512
     assert (job.loop.batch, job.loop.steps_per_epoch) == (64, 100)
     assert "the step is generator and critic, lowered" in job.notes
+
+
+def test_weights_are_those_of_the_first_trace_of_a_function(tmp_path):
+    assert trace(tmp_path, MAPPED_CLASSIFIER).step.parameters == 256 * 128 + 128 * 10
 
 
 def test_an_nnx_script_gives_its_step(tmp_path):

@@ -46,3 +46,45 @@ def test_two_periods_bound_the_mean(tmp_path):
 
 def test_a_step_of_ops_alone_has_no_work_of_the_script(tmp_path):
     assert script_work(tmp_path, "pass") is None
+
+
+def test_an_import_in_the_first_steps_is_no_work_of_each_step(tmp_path):
+    (tmp_path / "slow_import.py").write_text("until = __import__('time').thread_time() + 0.4\nwhile __import__('time').thread_time() < until: pass\n")
+    assert script_work(tmp_path, "import slow_import") is None
+
+
+def test_work_on_host_tensors_counts_as_the_scripts_own(tmp_path):
+    work = script_work(tmp_path, "torch.randn(1500, 1500) @ torch.randn(1500, 1500)")
+    assert work.step_s > 0.01
+
+
+EPOCHS = """
+import time
+import torch
+
+model = torch.nn.Linear(4, 4).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = torch.utils.data.TensorDataset(torch.ones(64, 4))
+loader = torch.utils.data.DataLoader(data, batch_size=2)
+for epoch in range(5):
+    with torch.no_grad():
+        model(torch.ones(512, 4, device="cuda"))
+    time.sleep(0.2)
+    for step, (x,) in enumerate(loader):
+        loss = model(x.to("cuda")).sum() / 2
+        loss.backward()
+        if step % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def test_work_and_calls_between_epochs_are_measured(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(EPOCHS)
+    workload = Workload(ModelSource(ModelKind.COMMAND, "train", (sys.executable, str(script))))
+    job = trace_command(workload, runner=run_forked, cwd=tmp_path)
+    assert job.loop.epoch_work_s == pytest.approx(0.2, rel=0.2)
+    assert job.loop.evaluation_batches_per_epoch == 1
+    assert [op.dims["m"] for op in job.evaluation.ops if "m" in op.dims] == [512]
+    assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.loading.per_step) == (8, 5, 4)

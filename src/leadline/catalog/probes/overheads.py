@@ -1,9 +1,11 @@
 """Overheads of a framework: dispatch, autograd, optimizer, fresh memory, data loading."""
 
+import mmap
 import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from statistics import fmean, median
 
 import torch
@@ -134,12 +136,21 @@ def memory_figures(watch: Stopwatch) -> dict[str, float]:
 
 def _fresh_s_per_byte(watch: Stopwatch) -> float:
     """Return the cost of a new page, the mean of pages written by all threads and by one, as in small kernels."""
+    # Mapped here rather than by the C library, which may keep freed blocks and then takes no new page.
     source, threads, costs = torch.randn(2**19), torch.get_num_threads(), []
-    for count in (threads, 1):
-        torch.set_num_threads(count)
-        with warm_memory():
-            warm_s = watch.call_s(lambda: torch.relu(source))
-        costs.append(max(watch.call_s(lambda: torch.relu(source)) - warm_s, 0.0) / (4.0 * source.numel()))
+    size = 4 * source.numel()
+
+    def write(pages: mmap.mmap) -> None:
+        torch.clamp_min(source, 0, out=torch.frombuffer(pages, dtype=torch.float32))
+
+    def write_new() -> None:
+        with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE) as pages:
+            write(pages)
+
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE) as kept:
+        for count in (threads, 1):
+            torch.set_num_threads(count)
+            costs.append(max(watch.call_s(write_new) - watch.call_s(partial(write, kept)), 0.0) / size)
     torch.set_num_threads(threads)
     return fmean(costs)
 

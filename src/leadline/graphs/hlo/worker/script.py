@@ -105,6 +105,7 @@ class StepWatch:
         self.has_ended = False
         """The script ran to its end, so that all its steps were seen."""
         self._is_lowering = False
+        self._differentiated: Dict[int, List[Any]] = {}
         options = self.loop.options
         call_after(
             argparse.ArgumentParser, "parse_known_args", lambda result, *_, **__: options.update(vars(result[0]))
@@ -145,7 +146,11 @@ class StepWatch:
                 lowered = (traced or function.jitted).lower(*(() if traced else args), **({} if traced else kwargs))
             finally:
                 self._is_lowering = False
-                differentiated = self.gradients.stop()
+                # JAX keeps a trace, so the script's own code runs in the first lowering alone.
+                arrays = self.gradients.stop()
+                differentiated = self._differentiated[id(function.jitted)] = (
+                    arrays or self._differentiated.get(id(function.jitted), [])
+                )
             self.programs[key] = self._jitted.Program(
                 function.jitted, getattr(function, "__name__", "function"), lowered, is_mapped=function.is_mapped,
                 jaxpr=traced and traced.jaxpr, differentiated=differentiated,

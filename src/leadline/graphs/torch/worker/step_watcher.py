@@ -4,8 +4,7 @@ import contextlib
 import functools
 import sys
 import types
-from statistics import median
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -14,10 +13,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from leadline.graphs.torch.worker import loop_hooks
 from leadline.graphs.torch.worker.batches import BatchPlanner, batch_tensors, moved_bytes
+from leadline.graphs.torch.worker.load_times import MeasuredLoad, loading_time, loads_per_step
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
 from leadline.graphs.torch.worker.repeated_calls import ALIKE, SAMPLED, RepeatedCalls
 from leadline.graphs.torch.worker.script_work import ScriptClock
-from leadline.graphs.torch.worker.session import StopTrace, ThreadTimes, TraceSession, call_after, read_times
+from leadline.graphs.torch.worker.session import StopTrace, TraceSession, call_after, read_times
 
 STEPS = 3
 MOST_STEPS = 18
@@ -37,14 +37,6 @@ WORKER_SETTINGS = (
     "pin_memory_device",
 )  # fmt: skip
 """Settings of a data loader that a trace leaves out: it loads in its own process."""
-
-
-class MeasuredLoad(NamedTuple):
-    """The clocks while a batch was loaded, and the watched ops on its data."""
-
-    times: ThreadTimes
-    ops: int
-    is_watched: bool = True
 
 
 class StepWatcher:
@@ -72,6 +64,8 @@ class StepWatcher:
         self.evaluated = self.evaluation_batches = self.late = 0
         self.ended = False
         self.loads: Dict[str, List[MeasuredLoad]] = {name: [] for name in (TRAINING, EVALUATION, INFERENCE)}
+        self.step_loads: List[int] = []
+        """Training batches that were loaded when each step ended."""
         self.batches = BatchPlanner()
         self.largest: Optional[TraceWindow] = None
         self.repeated = RepeatedCalls(session)
@@ -109,23 +103,11 @@ class StepWatcher:
         loads = {TRAINING: self.loads[TRAINING] or self.loads[INFERENCE]}
         if self.evaluation is not None:  # otherwise, another epoch followed
             loads[EVALUATION] = self.loads[EVALUATION]
-        return {name: self._loading(measured) for name, measured in loads.items() if measured}
-
-    def _loading(self, loads: List["MeasuredLoad"]) -> Dict[str, Any]:
-        # The first batch is left out where there are others: it starts the iterator and opens files. Watching slows the
-        # small ops of a data set several times.
-        loads = [load for load in loads if not load.is_watched] or loads[1:] or loads
-        watching_s = self.recorder.watching_cost_s()
-        whole = read_times().since(self.session.began)
-        runnable_s = whole.cpu_s + (whole.queued_s or 0.0)
-        return {
-            "batch_s": max(median(load.times.needed_s - load.ops * watching_s for load in loads), 0.0),
-            "cpu_s": max(median(load.times.cpu_s - load.ops * watching_s for load in loads), 0.0),
-            "batches": len(loads),
-            # Reading the clocks reads some 200 bytes, too.
-            "read_bytes": int(median(load.times.read_bytes for load in loads)) // 1024 * 1024,
-            "queued_share": None if whole.queued_s is None else whole.queued_s / max(runnable_s, 1e-9),
-        }
+        watching_s, began = self.recorder.watching_cost_s(), self.session.began
+        facts = {name: loading_time(measured, watching_s, began) for name, measured in loads.items() if measured}
+        if TRAINING in facts and self.step_loads:
+            facts[TRAINING]["per_step"] = loads_per_step(self.step_loads)
+        return facts
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         if self.evaluating and not (self.late or self._expects_evaluation()):
@@ -160,7 +142,8 @@ class StepWatcher:
                     self.session.note(self.batches.sentence)
                 self.start_evaluation()
             return
-        self.work.end_step(sum(load.times.needed_s for load in self.loads[TRAINING]), loop_hooks.step_periods())
+        self.step_loads.append(len(self.loads[TRAINING]))
+        self.work.end_step(self._loaded_s(TRAINING), loop_hooks.step_periods())
         self.closed += 1
         if count == 1:
             # Steps that ended before this optimizer joined were only a part.
@@ -298,9 +281,13 @@ class StepWatcher:
                 return
             if not self.ended:
                 batches.measure_more()
+                self.recorder.cut()
+                self.recorder.stage = "evaluation"
+                self.work.end_epoch(self._loaded_s(EVALUATION))
             self.ended = True
             raise StopIteration
         if id(loader) in self.training_loaders:
+            self._begin_epoch()
             raise StopTrace
         if self.evaluated:
             # The evaluation batch that moves most stands for all: the last one of a data set is seldom full.
@@ -316,6 +303,18 @@ class StepWatcher:
                 self.evaluation_batches = len(loader)
         self.evaluated += 1
         batches.evaluated += 1
+
+    def _begin_epoch(self) -> None:
+        """Note what lies between two epochs; without another loader, its calls of modules are the evaluation."""
+        self.work.begin_epoch(self._loaded_s(EVALUATION))
+        if self.evaluated or self.late:
+            return
+        window = self.recorder.cut()
+        if any(op.stage == "evaluation" for op in window.ops):
+            self.evaluation, self.evaluation_batches = window, 1
+
+    def _loaded_s(self, use: str) -> float:
+        return sum(load.times.needed_s for load in self.loads[use])
 
     def _expects_evaluation(self) -> bool:
         """Return whether training goes on, because its loop evaluates every so many steps."""
