@@ -189,6 +189,7 @@ class LoopFacts(Frozen):
     script_bytes: int | None = None
     """Memory of the script's imports and data before the first step, without the framework."""
     built_bytes: int | None = None  # peak CPU tensor memory before the first step; tied weights exist twice for a while
+    mapped_block_bytes: int | None = None  # smallest block that the C library maps by itself when training begins
     script_s: float | None = None  # processor seconds of the script's own imports and data
     framework_s: float | None = None  # processor seconds of the framework import, measured in the same process
     loading: LoadingTime | None = None  # of a training batch; `None` without a loader

@@ -42,7 +42,7 @@ def select_shipped_kernels(device: Device, job: TracedJob, choice: EstimatorChoi
     Raises as ``select_kernels``.
     """
     if device.kind is not DeviceKind.GPU:
-        return _kernels_without_training_data(device, choice)
+        return _kernels_without_training_data(device, job, choice)
     from leadline.app.estimate import kernel_models  # noqa: PLC0415 - numpy loads on use
 
     if choice is not None:
@@ -50,7 +50,7 @@ def select_shipped_kernels(device: Device, job: TracedJob, choice: EstimatorChoi
     return kernel_models.most_accurate_kernels(device, job.step)
 
 
-def _kernels_without_training_data(device: Device, choice: EstimatorChoice | None) -> KernelModel:
+def _kernels_without_training_data(device: Device, job: TracedJob, choice: EstimatorChoice | None) -> KernelModel:
     """Return the kernel model of a device that no shipped estimator was trained on."""
     if choice in (EstimatorChoice.OP_UTILIZATION, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX):
         raise InvalidInput(
@@ -59,7 +59,7 @@ def _kernels_without_training_data(device: Device, choice: EstimatorChoice | Non
             f"{EstimatorChoice.SPECS.value}"
         )
     if choice is EstimatorChoice.KERNELS or (choice is None and device.is_calibrated):
-        return CalibratedKernels(device)
+        return CalibratedKernels(device, job.loop.mapped_block_bytes)
     return RooflineKernels(device)
 
 

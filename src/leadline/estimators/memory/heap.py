@@ -21,7 +21,8 @@ PAGE = 4096
 TOP_PAD = 128 * 1024
 MMAP_THRESHOLD_MAX = 32 * 2**20  # defaults of a 64-bit glibc
 # Mapping threshold after importing PyTorch 2.13 (it starts at 128 KiB), measured as the smallest block then mapped with
-# glibc 2.36. The top is trimmed at twice the threshold.
+# glibc 2.36. It is 1.2 MB with PyTorch 2.14, and more with a script's other imports, which a trace measures. The top is
+# trimmed at twice the threshold.
 MMAP_THRESHOLD = 944 * 1024
 
 # A freed piece smaller than this, merged, never gives the top back (`FASTBIN_CONSOLIDATION_THRESHOLD`).
@@ -58,7 +59,7 @@ class _Heap:
     """One arena: freed blocks by address and size, the top, and mapped blocks."""
 
     threshold: int = MMAP_THRESHOLD
-    trim: int = 2 * MMAP_THRESHOLD
+    trim: int = field(init=False)
     top: int = 0
     end: int = TOP_PAD
     touched: int = 0
@@ -70,6 +71,9 @@ class _Heap:
     pinned: float = PINNED
     stolen: float = 0.0
     chance: Random = field(default_factory=Random)
+
+    def __post_init__(self) -> None:
+        self.trim = 2 * self.threshold
 
     def take(self, size: int) -> int:
         """Allocate and touch a block of ``size`` bytes, overhead included; return the address, negative if mapped."""
@@ -134,24 +138,27 @@ class _Heap:
         return size
 
 
-def fresh_bytes(graph: OpGraph, processor: Processor = USUAL) -> float:
+def fresh_bytes(graph: OpGraph, processor: Processor = USUAL, mapped_from: int | None = None) -> float:
     """Return the bytes that one settled step faults in from the kernel.
 
-    Its small objects reuse the places of the step before (``SETTLING``).
+    Its small objects reuse the places of the step before (``SETTLING``). ``mapped_from`` is the smallest block that is
+    mapped when the job begins, in bytes.
     """
-    return fmean(fresh for _, fresh in _histories(graph, processor, stolen=0.0))
+    return fmean(fresh for _, fresh in _histories(graph, processor, mapped_from, stolen=0.0))
 
 
-def resident_peak_bytes(graph: OpGraph, processor: Processor = USUAL) -> float:
+def resident_peak_bytes(graph: OpGraph, processor: Processor = USUAL, mapped_from: int | None = None) -> float:
     """Return the peak of the heap, mapped blocks included, over the first steps."""
-    return fmean(peak for peak, _ in _histories(graph, processor, stolen=STOLEN))
+    return fmean(peak for peak, _ in _histories(graph, processor, mapped_from, stolen=STOLEN))
 
 
-def _histories(graph: OpGraph, processor: Processor, *, stolen: float) -> list[tuple[int, int]]:
+def _histories(
+    graph: OpGraph, processor: Processor, mapped_from: int | None, *, stolen: float
+) -> list[tuple[int, int]]:
     script = _script(graph, processor)
     histories = max(min(HISTORIES, MOVES // max(len(script.moves), 1)), 1)
     chances = (Random(seed) for seed in range(histories))  # noqa: S311 - chance, not secrecy
-    return [_run(script, _Heap(stolen=stolen, chance=chance)) for chance in chances]
+    return [_run(script, _Heap(mapped_from or MMAP_THRESHOLD, stolen=stolen, chance=chance)) for chance in chances]
 
 
 class _Script(Frozen):

@@ -122,9 +122,11 @@ def host_parts(workload: Workload, job: TracedJob, device: Device) -> dict[str, 
         first = figures["first_step_bytes" if workload.phase is Phase.TRAINING else "first_pass_bytes"]
         if job.loop.loads_compiler and workload.phase is Phase.TRAINING:
             first -= figures.get("compiler_bytes", 0.0)  # which is among the script's imports
-        tensors = resident_peak_bytes(_with_evaluation(replace(job, step=job.largest_step)), Processor.of(figures))
+        graphs = [_with_evaluation(replace(job, step=job.largest_step))]
         if job.generation and job.generation.last:
-            tensors = max(tensors, resident_peak_bytes(job.generation.last, Processor.of(figures)))
+            graphs.append(job.generation.last)
+        processor, mapped_from = Processor.of(figures), job.loop.mapped_block_bytes
+        tensors = max(resident_peak_bytes(graph, processor, mapped_from) for graph in graphs)
         return {
             **parts,
             "kernels of the first step": first,

@@ -96,6 +96,7 @@ class CalibratedKernels:
 
     Measured kernels of a family are points in the logarithms of their sizes. Their ratios to a roofline are kriged and
     correct a kernel's own roofline. Families whose time follows one size only are interpolated along it.
+    ``mapped_block_bytes`` is that of ``LoopFacts``.
 
     Raises:
         InvalidInput: the device has no calibration.
@@ -105,10 +106,10 @@ class CalibratedKernels:
     tier = Tier.CALIBRATED
     host_spread = 0.0
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, mapped_block_bytes: int | None = None) -> None:
         if device.calibration is None or not device.calibration.timings:
             raise InvalidInput(f"{device.name} is not calibrated: run leadline calibrate on it")
-        self._device = device
+        self._mapped_block_bytes = mapped_block_bytes
         self._calibration, self._figures = device.calibration, device.calibration.figures
         self._call_s = self._figures.get("call_s", 0.0)
         self._peaks = device.peak_flops_per_s
@@ -152,7 +153,7 @@ class CalibratedKernels:
         kernels_s = sum(self.op_s(op) * op.count for op in graph.ops)
         launches_s = sum(self._launch_in(op, training=training) * op.count * max(op.kernels, 1) for op in graph.ops)
         launches_s += self._figures.get("launch_step_s", 0.0) if training else 0.0
-        fresh = fresh_bytes(graph, Processor.of(self._figures))
+        fresh = fresh_bytes(graph, Processor.of(self._figures), self._mapped_block_bytes)
         return kernels_s + launches_s + fresh * self._figures.get("fresh_s_per_byte", 0.0)
 
     def _launch_in(self, op: Op, *, training: bool) -> float:

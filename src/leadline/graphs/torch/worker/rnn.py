@@ -1,6 +1,6 @@
 """Recurrent layers as one op in each direction, as vendor libraries run them, in place of thousands of small ones."""
 
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -43,7 +43,7 @@ def _replacement(session: TraceSession, name: str, original: Any) -> Any:
         if session.policy == "cpu" and name == "lstm" and not packed:
             shape["cast"] = int(torch.is_autocast_enabled("cpu") and data.dtype == torch.float32)
             shape["batch_first_copy"] = int(batch_first and data.dim() == 3)
-            shape["kept"] = _onednn_saved_bytes(shape, data, weights)
+            shape["kept"] = _onednn_saved_blocks(shape, data, weights)
         flat = [data, hidden] + ([cell] if cell is not None else []) + list(weights)
         return tuple(_RecurrentLayer.apply(session, name, shape, bool(train), cell is not None, *flat))
 
@@ -52,7 +52,7 @@ def _replacement(session: TraceSession, name: str, original: Any) -> Any:
 
 def _sizes(
     data: Any, weights: Any, hidden: Any, layers: int, bidirectional: bool, batch_first: bool, batch_sizes: Any
-) -> Dict[str, int]:
+) -> Dict[str, Any]:
     if batch_sizes is not None:
         sequence, batch, total = len(batch_sizes), int(batch_sizes[0]), data.shape[0]
     elif data.dim() == 2:
@@ -81,35 +81,34 @@ def _flops(shape: Dict[str, int]) -> float:
     return total
 
 
-def _onednn_saved_bytes(shape: Dict[str, int], data: Any, weights: Any) -> int:
-    """Return the bytes that an LSTM's forward pass on a CPU keeps for backward, without arguments and results."""
-    # oneDNN runs each layer and direction by itself. It keeps their results, a workspace, and the casts of autocast.
+def _onednn_saved_blocks(shape: Dict[str, Any], data: Any, weights: Any) -> List[int]:
+    """Return the blocks, in bytes, that an LSTM's forward pass on a CPU keeps for backward, in their order."""
+    # oneDNN runs each layer and direction by itself. It keeps their workspace and results, and the casts of autocast.
     rows, hidden, directions = shape["rows"], shape["hidden"], shape["directions"]
     element = 2 if shape["cast"] else data.element_size()
-    width, total = shape["input"], 0
+    blocks = [element * (rows * shape["input"] + sum(weight.numel() for weight in weights))] if shape["cast"] else []
+    width = shape["input"]
     for _ in range(shape["layers"]):
-        joined_bytes = directions * rows * hidden * element * (directions > 1)
-        total += directions * (_workspace_bytes(shape, width, element) + rows * hidden * element) + joined_bytes
+        blocks += [_workspace_bytes(shape, width, element), rows * hidden * element] * directions
+        blocks += [directions * rows * hidden * element] * (directions > 1)
         width = directions * hidden
-    if shape["cast"]:
-        total += element * (rows * shape["input"] + sum(weight.numel() for weight in weights))
-    return total if shape["batch_first_copy"] else total - rows * hidden * directions * element
+    return blocks if shape["batch_first_copy"] else blocks[:-1]  # the last is the result
 
 
-def _workspace(session: TraceSession, shape: Dict[str, int], result: Any, reserve: Any, *, keeps: bool) -> Any:
-    """Return the memory that oneDNN keeps after the reserve, or track the copy with time first if nothing is kept."""
+def _workspace(session: TraceSession, shape: Dict[str, Any], result: Any, *, keeps: bool) -> List[Any]:
+    """Return the memory that oneDNN keeps, or track the copy with time first if nothing is kept."""
     # PyTorch's own result is a view of that copy, which its readers make contiguous.
     if "kept" not in shape:
-        return None
+        return []
     if keeps:
-        kept_bytes = max(shape["kept"] - reserve.untyped_storage().nbytes(), 0)
-        kept_tensor = fake_tensors.empty_tensor((kept_bytes,), torch.uint8, result.device)
-    elif shape["batch_first_copy"]:
-        kept_tensor = result.__dict__["_turned"] = fake_tensors.empty_like(result, result.device)
-    else:
-        return None
-    session.recorder.track(kept_tensor)
-    return kept_tensor if keeps else None
+        kept = [fake_tensors.empty_tensor((size,), torch.uint8, result.device) for size in shape["kept"]]
+        for tensor in kept:
+            session.recorder.track(tensor)
+        return kept
+    if shape["batch_first_copy"]:
+        result.__dict__["_turned"] = fake_tensors.empty_like(result, result.device)
+        session.recorder.track(result.__dict__["_turned"])
+    return []
 
 
 def _workspace_bytes(shape: Dict[str, int], width: int, element: int) -> int:
@@ -154,8 +153,8 @@ class _RecurrentLayer(torch.autograd.Function):
         states = shape["rows"] * shape["hidden"] * (shape["gates"] + 1) * shape["layers"] * shape["directions"]
         keeps = train and any(ctx.needs_input_grad)
         ctx.reserve = fake_tensors.empty_tensor((states if keeps else 0,), data.dtype, device)
-        ctx.workspace = _workspace(session, shape, outs[0], ctx.reserve, keeps=keeps)
-        _record(session, name, shape, _flops(shape), tensors, [*outs, ctx.reserve], device)
+        ctx.workspace = _workspace(session, shape, outs[0], keeps=keeps)
+        _record(ctx, ctx.name, _flops(shape), tensors, [*outs, ctx.reserve])
         return tuple(outs)
 
     @staticmethod
@@ -165,24 +164,27 @@ class _RecurrentLayer(torch.autograd.Function):
         outs = [fake_tensors.empty_like(t, ctx.device) if need else None for t, need in zip(tensors, needed)]  # noqa: B905 - Python 3.9 has no strict
         inputs = [g for g in grads if g is not None] + list(tensors) + [ctx.reserve]
         outputs = [t for t in outs if t is not None]
-        _record(ctx.session, ctx.name + "_backward", ctx.shape, 2 * _flops(ctx.shape), inputs, outputs, ctx.device)
+        _record(ctx, ctx.name + "_backward", 2 * _flops(ctx.shape), inputs, outputs)
         ctx.reserve = ctx.workspace = None
         return (None, None, None, None, None, *outs)
 
 
-def _record(
-    session: TraceSession, name: str, shape: Dict[str, int], flops: float, input_tensors: Any, output_tensors: Any,
-    device: Any,
-) -> None:  # fmt: skip
-    recorder = session.recorder
-    if device.type != recorder.policy_type:
+def _record(ctx: Any, name: str, flops: float, input_tensors: Sequence[Any], output_tensors: Sequence[Any]) -> None:
+    recorder, shape = ctx.session.recorder, ctx.shape
+    if ctx.device.type != recorder.policy_type:
         return
+
+    def describe(tensor: Any) -> Any:
+        if tensor is not ctx.reserve or not ctx.workspace:
+            return recorder._spec(tensor)[0]
+        # oneDNN's blocks hold what the reserve stands for.
+        storage = recorder._spec(ctx.workspace[0])[0][2]
+        return tuple(tensor.shape), tensor.dtype, storage, tensor.numel() * tensor.element_size()
+
     fake_tensors.NESTING[0] += 1
     try:
-        for tensor in output_tensors:
-            recorder.track(tensor)
-        inputs: Tuple[Any, ...] = tuple(recorder._spec(t)[0] for t in input_tensors)
-        outputs = tuple(recorder._spec(t)[0] for t in output_tensors)
+        outputs = tuple(map(describe, output_tensors))
+        inputs = tuple(map(describe, input_tensors))
         sources = tuple({recorder.producer[spec[2]] for spec in inputs if spec[2] in recorder.producer})
     finally:
         fake_tensors.NESTING[0] -= 1

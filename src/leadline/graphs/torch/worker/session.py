@@ -1,6 +1,7 @@
 """State of one trace, and what else the worker's modules share: clocks, exceptions and a wrapper of functions."""
 
 import collections
+import ctypes
 import functools
 import os
 import sys
@@ -15,6 +16,8 @@ from leadline.graphs.torch.worker.libraries import last_user_line
 STATM = Path("/proc/self/statm")
 COMPILER = "torch._dynamo.eval_frame"
 """A module that is loaded only with the whole compiler, by torchvision or by the first optimizer."""
+SMALLEST_MAPPED, LARGEST_MAPPED, IS_MAPPED = 128 * 1024, 32 * 2**20, 2
+"""Bounds of glibc's mapping threshold (``man 3 mallopt``), and the flag in the header of a mapped block."""
 TASKS, THIS_THREAD = Path("/proc/self/task"), Path("/proc/thread-self")
 
 
@@ -95,6 +98,29 @@ def resident_bytes() -> int:
     """Return the resident bytes of this process, or zero without ``/proc``."""
     pages = int(STATM.read_text(encoding="ascii").split()[1]) if STATM.exists() else 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def mapped_block_bytes() -> Optional[int]:
+    """Return about the smallest block that glibc maps instead of taking it from its heap; ``None`` elsewhere.
+
+    It rises with each mapped block that is freed, so imports and data sets decide it.
+    """
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "gnu_get_libc_version"):
+        return None
+    library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    library.free.argtypes = [ctypes.c_void_p]
+    size = SMALLEST_MAPPED
+    while size < LARGEST_MAPPED:
+        block = library.malloc(size)
+        if block is None:
+            return None
+        header = ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value
+        library.free(block)
+        if header & IS_MAPPED:
+            return size
+        size += size // 8
+    return LARGEST_MAPPED
 
 
 def call_after(owner: Any, name: str, record: Callable[..., None]) -> None:
@@ -189,6 +215,7 @@ class TraceSession:
         if self.began_bytes:
             self.facts["script_bytes"] = max(resident_bytes() - self.began_bytes, 0)
         if self.policy == "cpu":
+            self.facts["mapped_block_bytes"] = mapped_block_bytes()
             self.facts["built_bytes"] = self.recorder.peak_bytes
 
     @property
