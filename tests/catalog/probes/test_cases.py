@@ -35,7 +35,7 @@ def test_a_streaming_kernel_rotates_its_operands():
         made.append(len(made))
         return lambda mine=made[-1]: used.append(mine)
 
-    call = KernelCase("add", {"elements": 2**20}, prepare, bytes_moved=12.0 * 2**20, streams=True).call()
+    call = KernelCase("add", {"elements": 2**20}, prepare, bytes_moved=12.0 * 2**20).call()
     for _ in range(6):
         call()
     assert len(made) == 3

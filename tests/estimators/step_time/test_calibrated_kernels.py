@@ -121,3 +121,12 @@ def test_a_kind_of_kernel_that_the_sweep_missed_is_priced_by_its_bytes():
     none = tuple(timing for timing in TIMINGS if timing.kind == "addmm")
     kernels = CalibratedKernels(replace(DEVICE, calibration=replace(DEVICE.calibration, timings=none)))
     assert pytest.approx(kernels.op_s(op), rel=0.01) == 8.0 * 2**20 / 1e10
+
+
+def test_layers_and_directions_of_a_recurrent_op_each_cost_what_the_sweep_measured_for_one():
+    sizes = {"b": 4, "q": 8, "c": 16, "k": 16}
+    timing = KernelTiming("lstm", "float32", sizes, 1e-4, 1e6, 1e5)
+    device = replace(DEVICE, calibration=replace(DEVICE.calibration, timings=(*TIMINGS, timing)))
+    dims = {"batch": 4, "seq": 8, "input": 16, "hidden": 16, "layers": 1, "directions": 2}
+    op = Op("aten.lstm", OpKind.RNN, Stage.FORWARD, "float32", 2e6, 1e5, 1e5, dims=dims, kernels=2)
+    assert CalibratedKernels(device).op_s(op) == pytest.approx(2 * (1e-4 - FIGURES["call_s"]))

@@ -32,7 +32,7 @@ MOST_ELEMENTS = 2**22
 """Elements of the largest operand of a kernel that works by rows."""
 
 OPERANDS_BYTES = 48e6
-"""Total bytes of the rotated operands of a streaming kernel, more than the caches available to a step."""
+"""Total bytes of the rotated operands of a kernel, more than the caches available to a step."""
 
 
 class KernelCase(Frozen):
@@ -47,12 +47,10 @@ class KernelCase(Frozen):
     dtype: str = "float32"
     flops: float = 0.0
     bytes_moved: float = 0.0
-    streams: bool = False
-    """True if memory bandwidth limits the kernel, which is then timed on operands outside the caches."""
 
     def call(self) -> Callable[[], object]:
-        """Return the call to time; a streaming kernel rotates its operands."""
-        operand_sets = int(min(OPERANDS_BYTES // max(self.bytes_moved, 1), 16)) if self.streams else 1
+        """Return the call to time, on other operands each time: in a step, other kernels have filled the caches."""
+        operand_sets = int(min(OPERANDS_BYTES // max(self.bytes_moved, 1), 16))
         if operand_sets < 2:
             return self.prepare()
         calls = cycle([self.prepare() for _ in range(operand_sets)])
@@ -72,8 +70,7 @@ def row_cases(
             continue
         for kind, prepare in kernels.items():
             yield KernelCase(kind, {"rows": rows, "columns": columns, "elements": rows * columns},
-                             partial(prepare, device, *shape), bytes_moved=8.0 * rows * columns,
-                             streams=True)  # fmt: skip
+                             partial(prepare, device, *shape), bytes_moved=8.0 * rows * columns)  # fmt: skip
 
 
 def on_tensors(count: int, function: Callable[..., object], *arguments: object, **options: object) -> Prepare:

@@ -48,7 +48,7 @@ def pointwise(device: str) -> Iterator[KernelCase]:
     for kind, (operands, make) in KERNELS.items():
         for size in SIZES:
             yield KernelCase(kind, {"elements": size}, partial(_elementwise, device, make, size),
-                       flops=float(size), bytes_moved=4.0 * operands * size, streams=True)  # fmt: skip
+                       flops=float(size), bytes_moved=4.0 * operands * size)  # fmt: skip
 
 
 def _elementwise(device: str, make: Make, size: int) -> Callable[[], object]:

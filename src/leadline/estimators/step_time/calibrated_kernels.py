@@ -139,7 +139,10 @@ class CalibratedKernels:
             return 0.0
         family = kernel_family(op, self._families)
         sizes = tuple(sorted(kernel_sizes(op, family).items()))
-        return self._price(family, op.dtype, sizes, op.flops, op.bytes_read + op.bytes_written)
+        # The sweep times one recurrent layer in one direction.
+        layers = max(op.kernels, 1) if op.kind is OpKind.RNN else 1
+        moved = op.bytes_read + op.bytes_written
+        return layers * self._price(family, op.dtype, sizes, op.flops / layers, moved / layers)
 
     def launch_s(self, op: Op) -> float:
         """Return the seconds the host needs for one call of ``op``: dispatch, module, autograd node."""
