@@ -25,6 +25,10 @@ RUNS = (
     "tutorial-rnn", "morvan-301", "morvan-302", "morvan-306", "morvan-402", "morvan-403", "morvan-503", "nlp-nnlm",
     "nlp-textcnn", "nlp-textlstm", "nlp-seq2seq", "nlp-transformer", "nlp-bert", "zerotoall-05", "zerotoall-07",
     "zerotoall-12-4",
+    "examples-word-lm-lstm", "examples-super-resolution", "gan-wgan", "morvan-406", "morvan-504", "nlp-textrnn",
+    "pygcn", "pygat", "cleanrl-dqn", "pyg-gcn", "pyg-sgc", "pyg-autoencoder",
+    "nlp-bilstm", "cleanrl-c51", "cleanrl-ppo", "pyg-arma", "pyg-tagcn", "pyg-pmlp", "pyg-link-pred", "pyg-infomax",
+    "pyg-mixhop", "gan-gan", "gan-aae", "lightning-ppo-torch",
 )  # fmt: skip
 """Scripts that end within minutes on two cores, chosen by their length alone."""
 
