@@ -188,6 +188,7 @@ class LoopFacts(Frozen):
     optimizer: str | None = None
     script_bytes: int | None = None
     """Memory of the script's imports and data before the first step, without the framework."""
+    script_peak_bytes: int | None = None  # the most of it, while data are read
     built_bytes: int | None = None  # peak CPU tensor memory before the first step; tied weights exist twice for a while
     mapped_block_bytes: int | None = None  # smallest block that the C library maps by itself when training begins
     script_s: float | None = None  # processor seconds of the script's own imports and data
@@ -200,7 +201,7 @@ class LoopFacts(Frozen):
     prefetch: int | None = None  # batches that each loader worker keeps ready
     batch_tensor_bytes: tuple[int, ...] = ()  # size of each tensor of a batch
     object_bytes: int | None = None  # size of the data set as Python objects
-    loads_compiler: bool = False  # the script's imports load PyTorch's compiler, as the first optimizer does otherwise
+    loads_compiler: bool = False  # PyTorch's compiler is loaded by the script's imports or never: by no optimizer
     start_up: dict[str, float] = field(default_factory=dict)
     """Start of the script's own Python with torch on a CPU: bytes and seconds, by the names of a calibration."""
 

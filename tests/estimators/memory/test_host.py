@@ -43,6 +43,14 @@ def test_the_scripts_imports_and_data_are_added():
     assert host_memory(Workload(MODEL), traced, CPU).point - bare == 7 * 10**7
 
 
+def test_the_peak_may_be_while_the_script_reads_its_data():
+    read = TracedJob(OpGraph(()), LoopFacts(script_bytes=10**8, script_peak_bytes=10**9))
+    point = host_memory(Workload(MODEL), read, CPU).point
+    assert point == 10**9 + DEFAULT_HOST_BYTES["interpreter_bytes"] + DEFAULT_HOST_BYTES["framework_bytes"]
+    trained = replace(read, step=job(3 * 10**9).step)
+    assert host_memory(Workload(MODEL), trained, CPU).point > 3.1e9
+
+
 def test_the_start_of_the_scripts_own_python_counts_on_a_cpu():
     traced = TracedJob(OpGraph(()), LoopFacts(start_up={"framework_bytes": 600e6}))
     more = 600e6 - DEFAULT_HOST_BYTES["framework_bytes"]

@@ -24,6 +24,7 @@ from leadline.graphs.torch.worker.session import (
     ThreadTimes,
     TraceSession,
     call_after,
+    forget_peak,
     read_times,
     resident_bytes,
 )
@@ -62,6 +63,7 @@ def _trace(session: TraceSession, request: Dict[str, Any]) -> Dict[str, Any]:
     _describe_one_device(session, jax)
     record_preloaded()
     session.began, session.began_s, session.began_bytes = read_times(), time.process_time(), resident_bytes()
+    forget_peak()
     with Watchdog(session, lambda answer: end_with(answer, request)):
         try:
             run_target(request)
@@ -148,8 +150,8 @@ class StepWatch:
                 self._is_lowering = False
                 # JAX keeps a trace, so the script's own code runs in the first lowering alone.
                 arrays = self.gradients.stop()
-                differentiated = self._differentiated[id(function.jitted)] = (
-                    arrays or self._differentiated.get(id(function.jitted), [])
+                differentiated = self._differentiated[id(function.jitted)] = arrays or self._differentiated.get(
+                    id(function.jitted), []
                 )
             self.programs[key] = self._jitted.Program(
                 function.jitted, getattr(function, "__name__", "function"), lowered, is_mapped=function.is_mapped,

@@ -18,7 +18,14 @@ from typing import Any, Dict, NoReturn, Optional
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.expressions import MOST_COUNT
 from leadline.graphs.torch.worker.libraries import last_user_line
-from leadline.graphs.torch.worker.session import COMPILER, ScriptFailure, StopTrace, TraceSession, resident_bytes
+from leadline.graphs.torch.worker.session import (
+    COMPILER,
+    ScriptFailure,
+    StopTrace,
+    TraceSession,
+    forget_peak,
+    resident_bytes,
+)
 from leadline.graphs.torch.worker.watchdog import Watchdog, time_failure
 
 ORPHAN_S = 120
@@ -86,6 +93,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     # A fake op would load it later, and its time would count as the script's.
     importlib.import_module("torch.fx.experimental.symbolic_shapes")
     session.began_s, session.began_bytes = time.process_time(), resident_bytes()
+    forget_peak()
     session.has_compiler = COMPILER in sys.modules
     # A script that sleeps calls no hook.
     with Watchdog(session, lambda answer: end_with(answer, request)), recorder:
@@ -204,7 +212,9 @@ def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
         facts.pop("loading", None)  # the steps load nothing
     if steps.evaluation is not None and steps.evaluation_batches and facts.get("evaluation_batches_per_epoch") is None:
         facts["evaluation_batches_per_epoch"] = steps.evaluation_batches
-    if steps.optimizers and not facts.get("optimizer"):
+    if not steps.optimizers:
+        facts["loads_compiler"] = True  # no optimizer loads it in the first step
+    elif not facts.get("optimizer"):
         facts["optimizer"] = type(steps.optimizers[0]).__name__.lower()
     if steps.counts and steps.backwards and not facts.get("accumulation"):
         facts["accumulation"] = max(1, round(steps.backwards / sum(steps.counts.values())))

@@ -148,20 +148,23 @@ class Recorder(TorchDispatchMode):
         if traits.takes_device:
             kwargs, fake = self._resolve_device(traits, args, kwargs, fake)
         if not fake:
-            self.real_ops += 1
-            began_s = time.thread_time()
-            out = func(*args, **kwargs)
-            if self.session.real:
-                self._record(func, traits, args, kwargs, out)
-            elif fake_tensors.NESTING[0] == 1:
-                self.handled_s -= time.thread_time() - began_s  # work on the host, which is in no graph
-            return out
+            return self._run_real(func, traits, args, kwargs)
         if (product := sparse.without_data_in(traits.name, args)) is not None:
             return self._dispatch(product[0], types, product[1], {})
         # Random numbers have no values here, and a script's generator is on the host (see fake_cuda).
         if kwargs.get("generator") is not None:
             kwargs = {**kwargs, "generator": None}
         return self._run_fake(func, traits, types, args, kwargs)
+
+    def _run_real(self, func: Any, traits: OpTraits, args: Any, kwargs: Dict[str, Any]) -> Any:
+        self.real_ops += 1
+        began_s = time.thread_time()
+        out = func(*args, **kwargs)
+        if self.session.real:
+            self._record(func, traits, args, kwargs, out)
+        elif fake_tensors.NESTING[0] == 1:
+            self.handled_s -= time.thread_time() - began_s  # work on the host, which is in no graph
+        return out
 
     def _resolve_device(
         self, traits: OpTraits, args: Any, kwargs: Dict[str, Any], fake: bool

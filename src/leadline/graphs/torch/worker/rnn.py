@@ -1,6 +1,6 @@
 """Recurrent layers as one op in each direction, as vendor libraries run them, in place of thousands of small ones."""
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor

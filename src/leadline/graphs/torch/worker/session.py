@@ -1,6 +1,7 @@
 """State of one trace, and what else the worker's modules share: clocks, exceptions and a wrapper of functions."""
 
 import collections
+import contextlib
 import ctypes
 import functools
 import os
@@ -13,7 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Tu
 
 from leadline.graphs.torch.worker.libraries import last_user_line
 
-STATM = Path("/proc/self/statm")
+STATM, STATUS, CLEAR_REFS = (Path("/proc/self", name) for name in ("statm", "status", "clear_refs"))
 COMPILER = "torch._dynamo.eval_frame"
 """A module that is loaded only with the whole compiler, by torchvision or by the first optimizer."""
 SMALLEST_MAPPED, LARGEST_MAPPED, IS_MAPPED = 128 * 1024, 32 * 2**20, 2
@@ -98,6 +99,18 @@ def resident_bytes() -> int:
     """Return the resident bytes of this process, or zero without ``/proc``."""
     pages = int(STATM.read_text(encoding="ascii").split()[1]) if STATM.exists() else 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def forget_peak() -> None:
+    """Let the kernel count the peak of resident memory anew, where it lets a process do so (``man 5 proc``)."""
+    with contextlib.suppress(OSError):
+        CLEAR_REFS.write_text("5", encoding="ascii")
+
+
+def peak_resident_bytes() -> int:
+    """Return the peak of resident bytes since ``forget_peak``, or zero without ``/proc``."""
+    lines = STATUS.read_text(encoding="ascii", errors="replace").splitlines() if STATUS.exists() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def mapped_block_bytes() -> Optional[int]:
@@ -214,6 +227,7 @@ class TraceSession:
         self.facts["loads_compiler"] = COMPILER in sys.modules and not self.has_compiler
         if self.began_bytes:
             self.facts["script_bytes"] = max(resident_bytes() - self.began_bytes, 0)
+            self.facts["script_peak_bytes"] = max(peak_resident_bytes() - self.began_bytes, 0)
         if self.policy == "cpu":
             self.facts["mapped_block_bytes"] = mapped_block_bytes()
             self.facts["built_bytes"] = self.recorder.peak_bytes
