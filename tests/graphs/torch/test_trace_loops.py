@@ -113,6 +113,15 @@ for epoch in range(3):
 """,
             9,
         ),
+        (
+            """
+start = 0
+for i in range(start, 40):
+    step(torch.rand(2, 4))
+    start = i + 1
+""",
+            40,
+        ),
     ],
     ids=[
         "next",
@@ -125,6 +134,7 @@ for epoch in range(3):
         "critic",
         "return",
         "rest",
+        "start to go on from",
     ],
 )
 def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, steps: int | None) -> None:

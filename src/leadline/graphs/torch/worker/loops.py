@@ -168,12 +168,18 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         name = f"while {text}"
         return EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
     iterable, count = _iterations(node, frame)
+    if not set(_assigned(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
+        iterable, count = _begun.setdefault((id(frame), frame.f_code, node.lineno), (iterable, count))
     name, names = target_name(node.target), _names_read(node.body)
     skipped = _skipped_passes(node, iterable, count or 0, frame)
     count, place = (count, passes_before(node, frame)) if not skipped else ((count or 0) - skipped, None)
     return EnclosingLoop(
         node.lineno, name, count, text, iterable, may_end=may_end, names=names, limit=limit, position=place,
     )  # fmt: skip
+
+
+_begun: Dict[Tuple[Any, ...], Tuple[Any, Optional[int]]] = {}
+"""What loops iterate over and how often, by frame, code and line, whose own body assigns a variable of that."""
 
 
 def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int:
