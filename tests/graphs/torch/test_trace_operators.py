@@ -258,6 +258,26 @@ def test_a_list_of_images_is_a_batch_and_a_part_of_a_tensor_is_copied_without_ga
     assert job.step.parameters == 3 * 4 * 9 + 4 + 200 * 8
 
 
+def test_classes_may_be_bytes_and_chosen_places_are_distinct_on_the_host(tmp_path):
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        net = torch.nn.Linear(6, 12).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        classes = torch.zeros(8, dtype=torch.uint8).cuda()
+        for step in range(9):
+            scores = net(torch.rand(8, 6).cuda())
+            periods = 12 // torch.topk(scores.mean(0), 3)[1].detach().cpu().numpy()
+            folded = scores.reshape(8, -1, int(periods[1])).sum()
+            (folded + torch.nn.functional.cross_entropy(scores, classes)).backward()
+            optimizer.step()
+        """,
+    )
+    assert job.step.parameters == 84
+    assert job.loop.steps_per_epoch == 9
+
+
 def trace(folder: Path, code: str) -> TracedJob:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code))

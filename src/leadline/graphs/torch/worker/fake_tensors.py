@@ -204,6 +204,9 @@ def host_copy(tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:
         return empty_like(tensor, torch.device("cpu"), dtype)
     if tensor.dim() == 0:
         return torch.full((), scalar_value(tensor), dtype=dtype)
+    if "_extent" in tensor.__dict__:
+        places = torch.arange(1, tensor.numel() + 1) % tensor.__dict__["_extent"]
+        return places.reshape(tensor.shape).to(dtype)
     return torch.zeros(tensor.shape, dtype=dtype)
 
 
@@ -219,13 +222,23 @@ def remember_value(tensor: torch.Tensor, host: torch.Tensor) -> None:
         tensor.__dict__["_known"] = host.detach() if host.stride() == tensor.stride() else host.detach().contiguous()
 
 
+def mark_places(extent: int, out: torch.Tensor) -> None:
+    """Let the places that an op chose along a dimension of size ``extent`` come to the host as distinct ones.
+
+    They begin with the second: the first one is often none to choose, such as a constant frequency.
+    """
+    out.__dict__["_extent"] = extent
+
+
 def infer_value(func: Any, args: Any, out: Any) -> None:
     """Remember the result of an op on known integers, or of a view of any known tensor."""
+    view = func._schema.name.partition("::")[2] in VIEWS
+    if view and "_extent" in args[0].__dict__ and isinstance(out, FakeTensor):
+        mark_places(args[0].__dict__["_extent"], out)
     if known_value(args[0]) is None:
         return
     values = [known_value(argument) if isinstance(argument, torch.Tensor) else argument for argument in args]
     tensors = [argument for argument in values if isinstance(argument, torch.Tensor)]
-    view = func._schema.name.partition("::")[2] in VIEWS
     unknown = any(argument is None or isinstance(argument, FakeTensor) for argument in values)
     if unknown or (not view and any(argument.dtype.is_floating_point for argument in tensors)):
         return

@@ -35,10 +35,12 @@ def install_patches(session: TraceSession) -> None:
     _dense_gradients(session)
     _iterate_lbfgs(session)
     _default_norm_axis()
+    _accept_byte_classes()
     torch.inference_mode = torch.autograd.grad_mode.inference_mode = _inference_mode
     # Dispatch modes belong to one thread, so backward must run on the thread that records.
     torch.autograd.set_multithreading_enabled(False)
     os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # and transformers copies weights to the device in threads
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or Hydra replaces an error of the script by an exit code
     torch.autograd.set_detect_anomaly(False)
     torch.autograd.anomaly_mode.set_detect_anomaly = lambda *_, **__: contextlib.nullcontext()
     torch.autograd.set_detect_anomaly = torch.autograd.anomaly_mode.set_detect_anomaly
@@ -177,6 +179,18 @@ def _default_norm_axis() -> None:
     rule: Any = torch._decomp.decomposition_table.get(torch.ops.aten._weight_norm_interface.default)
     if isinstance(rule, types.FunctionType) and not rule.__defaults__:
         rule.__defaults__ = (0,)
+
+
+def _accept_byte_classes() -> None:
+    """Let the shape rules of cross-entropy take classes of type ``uint8``, as the kernels do."""
+    rules: Any = sys.modules["torch._decomp.decompositions"]
+    forward, backward = rules._nll_loss_forward, rules._nll_loss_backward
+
+    def as_index(target: Any) -> Any:
+        return target.to(torch.int64) if target.dtype == torch.uint8 else target
+
+    rules._nll_loss_forward = lambda scores, target, *rest: forward(scores, as_index(target), *rest)
+    rules._nll_loss_backward = lambda grad, scores, target, *rest: backward(grad, scores, as_index(target), *rest)
 
 
 LBFGS_OPS = 10_000

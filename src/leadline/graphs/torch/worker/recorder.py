@@ -198,6 +198,8 @@ class Recorder(TorchDispatchMode):
             out = self._carry_out(func, traits, types, args, kwargs)
             if traits.name in fake_tensors.VALUE_OPS and not kwargs:
                 fake_tensors.infer_value(func, args, out)
+            elif traits.name == "topk":
+                fake_tensors.mark_places(args[0].shape[args[2] if len(args) > 2 else -1], out[1])
             if traits.name in TRUTHFUL and args[0].__dict__.get("_truth"):
                 out.__dict__["_truth"] = True
         if out is not NotImplemented and not isinstance(out, sparse.SparseMatrix):
