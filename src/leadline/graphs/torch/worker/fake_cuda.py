@@ -161,6 +161,29 @@ def _define_tensor_types() -> None:
     }  # fmt: skip
     for name, dtype in kinds.items():
         setattr(torch.cuda, name + "Tensor", _TensorType(name + "Tensor", (), {"dtype": dtype}))
+    _allow_default_types()
+
+
+def _allow_default_types() -> None:
+    """Let ``torch.set_default_tensor_type`` take a type of the GPU: its dtype and device, also of ``torch.Tensor``."""
+    set_host_type, make = torch.set_default_tensor_type, torch.Tensor.__new__
+
+    def make_on_gpu(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        tensor = make(cls, *args, **kwargs)
+        return tensor.to("cuda") if cls is torch.Tensor else tensor
+
+    def set_default_type(kind: Any) -> None:
+        if isinstance(kind, str) and kind.startswith("torch.cuda."):
+            kind = getattr(torch.cuda, kind.rpartition(".")[2])
+        is_on_gpu = isinstance(kind, _TensorType)
+        if is_on_gpu:
+            torch.set_default_dtype(kind.dtype)
+        else:
+            set_host_type(kind)
+        torch.set_default_device("cuda" if is_on_gpu else None)
+        torch.Tensor.__new__ = staticmethod(make_on_gpu if is_on_gpu else make)
+
+    torch.set_default_tensor_type = set_default_type
 
 
 class _TensorType(type):
