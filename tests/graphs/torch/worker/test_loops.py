@@ -75,6 +75,7 @@ def loops_of(tmp_path):
         ("for i in range(2, 30, 2):\n    step()\n    if i >= 6:\n        break\n", [(3, False)]),
         ("for i, b in enumerate(range(9)):\n    step()\n    if b >= 6:\n        break\n", [(9, False)]),
         ("i = 0\nwhile True:\n    step()\n    if i >= 6:\n        break\n    i += 1\n", [(7, False)]),
+        ("i = 0\nwhile True:\n    last = i == 6\n    if last:\n        break\n    step()\n    i += 1\n", [(6, False)]),
         ("i = 0\nwhile True:\n    if i >= 6:\n        break\n    step()\n    i += 1\n", [(6, False)]),
         ("s = [1, 2, 3]\nfor e, x in enumerate(s[1:], 1):\n    step()\n", [(2, False)]),
         ("class K:\n    n_splits = 5\n    def split(k): return [1]\nkfold = K()\nfor f in kfold.split(): step()\n",
@@ -96,6 +97,7 @@ def loops_of(tmp_path):
          "calls user code", "names",
          "dictionary", "no loop", "no number", "too many", "too many to count", "increment", "numbered",
          "test before", "range", "no counter", "test first",
+         "named test",
          "test at the top", "slice", "folds", "start", "lists",
          "growing", "dictionary of lists", "three levels", "iterator", "unreadable lists", "phases"],
 )  # fmt: skip

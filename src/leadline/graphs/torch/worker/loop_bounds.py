@@ -164,6 +164,10 @@ def _find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ..
     if isinstance(test, ast.BoolOp):
         bounds = [_find_comparison(operand, loop, frame, operators) for operand in test.values]
         return next((operand for operand in bounds if operand is not None), None)
+    if isinstance(test, ast.Name):  # a condition with a name, as in `if last_step: break`
+        assigned = [each for each in loop.body if isinstance(each, ast.Assign)]
+        named = [each.value for each in assigned if test.id in map(target_name, each.targets)]
+        return _find_comparison(named[0], loop, frame, operators) if len(named) == 1 else None
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], operators):
         return None
     name = target_name(test.left)
