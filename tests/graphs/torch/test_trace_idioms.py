@@ -52,6 +52,7 @@ def test_synchronised_batch_norm_sends_its_statistics_both_ways(tmp_path: Path) 
         model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model).cuda()
         model = torch.nn.parallel.DistributedDataParallel(model)
+        dist.group.WORLD.monitored_barrier()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for step in range(9):
             model(torch.rand(2, 3, 8, 8).cuda()).sum().backward()

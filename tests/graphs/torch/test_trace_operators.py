@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from leadline.core.errors import Untraceable
 from leadline.core.graph import Stage, TracedJob
@@ -276,6 +277,54 @@ def test_classes_may_be_bytes_and_chosen_places_are_distinct_on_the_host(tmp_pat
     )
     assert job.step.parameters == 84
     assert job.loop.steps_per_epoch == 9
+
+
+def test_files_are_loaded_onto_the_device_that_they_name_or_are_asked_for(tmp_path):
+    torch.save({"layer": [torch.full((3, 2), 5.0)]}, tmp_path / "host.pt")
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        assert not torch.load("host.pt")["layer"][0].is_cuda
+        weight = torch.load("host.pt", map_location=torch.device("cuda", 0))["layer"][0]
+        assert weight.is_cuda and torch.load("host.pt", {"cpu": "cuda:0"})["layer"][0].is_cuda
+        assert weight[0].tolist() == [5, 5]
+        weight = torch.nn.Parameter(weight)
+        optimizer = torch.optim.SGD([weight], 0.1, momentum=0.9, fused=True)
+        for step in range(9):
+            (torch.rand(4, 3).cuda() @ weight).sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert job.step.parameters == 6
+    assert any(op.name == "aten._fused_sgd_" for op in job.step.ops)
+
+
+def test_what_a_script_checks_of_its_data_is_true(tmp_path):
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(6, 4)
+                counts = torch.ones(2000)
+                self.edges = torch.sparse_coo_tensor(torch.arange(4000).view(2, -1) % 6, counts, (6, 6)).coalesce()
+                assert self.edges.values().sum() == 2000
+        net = Net().cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        times = torch.linspace(0, 1, 5).cuda()
+        assert (times[1:] > times[:-1]).all()
+        for step in range(9):
+            scores = net.layer(torch.rand(64, 6).cuda())
+            if len(torch.unique(scores.argmax(1))) > 4:
+                raise ValueError("more classes than scores")
+            scores.sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert job.step.parameters == 28
 
 
 def trace(folder: Path, code: str) -> TracedJob:

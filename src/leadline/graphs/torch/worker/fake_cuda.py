@@ -264,6 +264,9 @@ _libraries: List[Any] = []
 WHOLE = ("silu_backward", "mish_backward")
 """Ops that PyTorch decomposes on devices it does not know."""
 
+FUSED_UPDATES = ("_fused_sgd_", "_fused_adagrad_")
+"""Updates of weights in place, for which PyTorch has no shape rule."""
+
 
 def _install_kernels() -> None:
     """Register CUDA's choice of attention kernels, and its whole gradients of activations.
@@ -281,6 +284,9 @@ def _install_kernels() -> None:
             library.impl(name, torch.library.fallthrough_kernel, "AutogradPrivateUse1")
             # Only the shape of the result matters: the recorder sees the op before it gets here.
             library.impl(name, lambda _, source: torch.empty_like(source), "PrivateUse1")
+    for name in FUSED_UPDATES:
+        if hasattr(aten, name):
+            library.impl(name, _do_nothing, "Meta")
     _widen_grouped_products()
     fake_autocast.install_autocast()
     scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)  # the first since 2.3

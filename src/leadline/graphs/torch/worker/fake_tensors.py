@@ -167,6 +167,10 @@ VIEWS = {"detach", "alias", "select", "unbind", "unsqueeze", "squeeze", "view", 
 """Ops whose result shows values of their input."""
 VALUE_OPS = VIEWS | {"max", "min", "amax", "amin", "sum", "any", "all", "eq", "ne", "lt", "gt", "le", "ge"}
 """Ops whose result is computed where their input is known (``labels.max().item() + 1`` classes)."""
+CHOICES = {"topk": 2, "max": 1, "min": 1, "argmax": 1, "argmin": 1}
+"""Ops that return places along a dimension, and the position of that argument."""
+SMALL = 1024
+"""Elements up to which known numbers of a floating type are compared."""
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
 
@@ -204,7 +208,8 @@ def host_copy(tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:
         return empty_like(tensor, torch.device("cpu"), dtype)
     if tensor.dim() == 0:
         return torch.full((), scalar_value(tensor), dtype=dtype)
-    if "_extent" in tensor.__dict__:
+    if tensor.__dict__.get("_distinct"):
+        # From the second on: the first one is often none to choose, such as a constant frequency.
         places = torch.arange(1, tensor.numel() + 1) % tensor.__dict__["_extent"]
         return places.reshape(tensor.shape).to(dtype)
     return torch.zeros(tensor.shape, dtype=dtype)
@@ -222,25 +227,28 @@ def remember_value(tensor: torch.Tensor, host: torch.Tensor) -> None:
         tensor.__dict__["_known"] = host.detach() if host.stride() == tensor.stride() else host.detach().contiguous()
 
 
-def mark_places(extent: int, out: torch.Tensor) -> None:
-    """Let the places that an op chose along a dimension of size ``extent`` come to the host as distinct ones.
-
-    They begin with the second: the first one is often none to choose, such as a constant frequency.
-    """
-    out.__dict__["_extent"] = extent
+def mark_places(name: str, args: Any, out: Any) -> None:
+    """Remember how many places the result of ``argmax`` and the like can name, and that those of ``topk`` differ."""
+    places, axis = out[-1] if isinstance(out, (list, tuple)) else out, CHOICES[name]
+    if (name in ("max", "min") and places is out) or not args[0].dim():
+        return
+    dim = args[axis] if len(args) > axis else -1 if name == "topk" else None
+    places.__dict__["_extent"] = args[0].numel() if dim is None else args[0].shape[dim]
+    places.__dict__["_distinct"] = name == "topk"
 
 
 def infer_value(func: Any, args: Any, out: Any) -> None:
     """Remember the result of an op on known integers, or of a view of any known tensor."""
     view = func._schema.name.partition("::")[2] in VIEWS
     if view and "_extent" in args[0].__dict__ and isinstance(out, FakeTensor):
-        mark_places(args[0].__dict__["_extent"], out)
+        out.__dict__.update({key: args[0].__dict__[key] for key in ("_extent", "_distinct")})
     if known_value(args[0]) is None:
         return
     values = [known_value(argument) if isinstance(argument, torch.Tensor) else argument for argument in args]
     tensors = [argument for argument in values if isinstance(argument, torch.Tensor)]
     unknown = any(argument is None or isinstance(argument, FakeTensor) for argument in values)
-    if unknown or (not view and any(argument.dtype.is_floating_point for argument in tensors)):
+    is_comparison = isinstance(out, FakeTensor) and out.dtype == torch.bool and out.numel() <= SMALL
+    if unknown or not (view or is_comparison or not any(tensor.dtype.is_floating_point for tensor in tensors)):
         return
     if isinstance(out, FakeTensor):
         remember_value(out, func(*values))
@@ -333,7 +341,8 @@ def _unique(func: Any, args: Sequence[Any]) -> Any:
     if func._overloadpacket is aten.unique_dim:
         size, shape = values.shape[args[1]], tuple(values.shape)
     else:
-        size = values.numel() if value is None else int(torch.unique(value).numel())
+        most = min(values.numel(), values.__dict__.get("_extent", values.numel()))
+        size = most if value is None else int(torch.unique(value).numel())
         shape = (size,)
     flat = values.shape if len(shape) == 1 else (size,)
     results = [_new_tensor(shape, values), *(_new_tensor(other, values, torch.int64) for other in (flat, (size,)))]

@@ -20,6 +20,7 @@ from typing import Any, Dict, List, Optional
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map
 
 from leadline.graphs.torch.worker import scratch
 from leadline.graphs.torch.worker.session import TraceSession
@@ -29,6 +30,7 @@ def install_patches(session: TraceSession) -> None:
     """Replace what must not happen in a trace, with a note to the user where it changes the estimate."""
     _disable_compilation(session)
     _redirect_checkpoints(session)
+    _load_onto_device()
     _skip_shell_commands(session)
     _recompute_whole_blocks()
     _allow_foreach()
@@ -52,7 +54,7 @@ def _inference_mode(mode: Any = True) -> Any:
     """Return ``no_grad``: without autograd's keys, ops would not break down into those of the device."""
     if callable(mode):
         return torch.no_grad()(mode)
-    return torch.no_grad() if mode else contextlib.nullcontext()
+    return torch.no_grad() if mode else torch.enable_grad()
 
 
 GRAPH_CAPTURING_MODES = ("reduce-overhead", "max-autotune")
@@ -114,6 +116,35 @@ def _redirect_checkpoints(session: TraceSession) -> None:
     safe.load_file = load_file
     safe.save_file = lambda tensors, filename, *_, **__: save(tensors, filename)
     safe.save_model = lambda model, filename, *_, **__: save(model.state_dict(), filename)
+
+
+def _load_onto_device() -> None:
+    """Let ``torch.load`` read files on the host, and move what belongs on the GPU to the simulated one."""
+    original = torch.load
+
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        is_by_tag = map_location is None or isinstance(map_location, dict)
+        if callable(map_location) or not (is_by_tag or torch.device(map_location).type == "cuda"):
+            return original(f, map_location, *args, **kwargs)
+        on_gpu = set()
+
+        def place(storage: Any, tag: str) -> Any:
+            device = tag if map_location is None else map_location.get(tag, tag) if is_by_tag else map_location
+            if str(device).startswith("cuda"):
+                on_gpu.add(storage._cdata)
+            return storage
+
+        def move(value: Any) -> Any:
+            if isinstance(value, torch.nn.Module):
+                return value._apply(move)
+            if not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata not in on_gpu:
+                return value
+            moved = value.detach().to("cuda").requires_grad_(value.requires_grad)
+            return torch.nn.Parameter(moved, value.requires_grad) if isinstance(value, torch.nn.Parameter) else moved
+
+        return tree_map(move, original(f, place, *args, **kwargs))
+
+    torch.load = torch.serialization.load = load
 
 
 def _skip_shell_commands(session: TraceSession) -> None:
