@@ -115,6 +115,17 @@ for epoch in range(3):
         ),
         (
             """
+from math import ceil
+for epoch in range(ceil(5 / 2)):
+    for x, _ in a:
+        (model(x.cuda()).sum() + other(x.cuda()).sum()).backward()
+        for each in [optimizer, rare]:
+            each.step()
+""",
+            30,
+        ),
+        (
+            """
 start = 0
 for i in range(start, 40):
     step(torch.rand(2, 4))
@@ -134,6 +145,7 @@ for i in range(start, 40):
         "critic",
         "return",
         "rest",
+        "loop over optimizers",
         "start to go on from",
     ],
 )

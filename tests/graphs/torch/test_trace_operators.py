@@ -327,6 +327,30 @@ def test_what_a_script_checks_of_its_data_is_true(tmp_path):
     assert job.step.parameters == 28
 
 
+def test_a_view_of_what_a_mask_selects_tells_its_size(tmp_path):
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        net = torch.nn.Linear(16, 16).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        images = torch.rand(2, 3, 6, 6).cuda()
+        for step in range(9):
+            x = net(torch.rand(8, 16).cuda())
+            mask = torch.eye(8, device="cuda").bool()
+            others = (x @ x.t())[~mask].view(8, 7)
+            cropped = torch.masked_select(images, images > 0.5).view(
+                images.shape[0], images.size(1), 4, 4
+            )
+            (torch.nn.functional.conv2d(cropped, torch.ones(5, 3, 3, 3).cuda()).sum() + others.sum()).backward()
+            optimizer.step()
+        """,
+    )
+    (convolution,) = (op for op in job.step.ops if op.name == "aten.convolution")
+    assert convolution.flops * convolution.count == 2 * 2 * 5 * 2 * 2 * 27
+    assert not any("selects depends on the data" in note for note in job.notes)
+
+
 def trace(folder: Path, code: str) -> TracedJob:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code))

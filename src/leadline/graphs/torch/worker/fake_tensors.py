@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
 
 from leadline.graphs.torch.worker.expressions import read_locals
+from leadline.graphs.torch.worker.selections import viewed_elements
 
 SPARE_BACKEND = "fgpu"
 """Name given to PyTorch's spare device slot (PrivateUse1), which represents the GPU inside the trace."""
@@ -270,11 +271,12 @@ def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any
     if packet is aten.nonzero:
         return _new_tensor((_selected_count(args[0]), args[0].dim()), args[0], torch.int64)
     if packet is aten.masked_select:
-        return _new_tensor((_selected_count(args[1]),), args[0])
+        return _new_tensor((_selected_count(args[1], args[1]),), args[0])
     if packet in UNIQUE:
         return _unique(func, args)
     if packet in INDEXING:
-        indices = [i for index in args[1] for i in _as_positions(index)]
+        selected = args[0] if len(args[1]) == 1 else None
+        indices = [i for index in args[1] for i in _as_positions(index, selected)]
         with FAKE_MODE:
             return func(args[0], indices, *args[2:], **kwargs)
     if packet is aten.repeat_interleave:
@@ -301,6 +303,8 @@ def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
         return None
     if all(known_value(selector) is not None for selector in selectors):
         return None
+    if packet in (aten.masked_select, aten.index) and len(selectors) == 1 and viewed_elements() is not None:
+        return None
     if packet is aten.repeat_interleave:
         return f"the repeats of {func} depend on the data: two each were assumed; a real step may hold more"
     return f"the size that {func} selects depends on the data: all was assumed; a real step holds as much or less"
@@ -319,20 +323,27 @@ def _pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool = False
     return _new_tensor((sum(counts), *padded.shape[2:]), padded), sizes
 
 
-def _selected_count(mask: torch.Tensor) -> int:
+def _selected_count(mask: torch.Tensor, source: Optional[torch.Tensor] = None) -> int:
+    """Return the elements that a mask selects, each a part of ``source`` if it has more dimensions."""
     value = known_value(mask)
-    return mask.numel() if value is None else int(torch.count_nonzero(value))
+    if value is not None:
+        return int(torch.count_nonzero(value))
+    viewed = None if source is None else viewed_elements()
+    if source is None or viewed is None:
+        return int(mask.numel())
+    return viewed * int(mask.numel()) // max(int(source.numel()), 1)
 
 
 def _is_mask(index: Any) -> bool:
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
-def _as_positions(index: Any) -> Sequence[Any]:
+def _as_positions(index: Any, source: Optional[torch.Tensor]) -> Sequence[Any]:
     """Turn a mask into one list of positions per dimension. Other indices stay."""
     if not _is_mask(index):
         return [index]
-    return [_new_tensor((_selected_count(index),), index, torch.int64) for _ in range(index.dim())]
+    count = _selected_count(index, source)
+    return [_new_tensor((count,), index, torch.int64) for _ in range(index.dim())]
 
 
 def _unique(func: Any, args: Sequence[Any]) -> Any:

@@ -78,7 +78,9 @@ def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
         nodes = loops_around(scope, frame.f_lineno)
         if any(frame is waiting for waiting in waiting_frames):
             nodes = nodes[:-1]
-        described = [_describe_loop(node, frame) for node in nodes]
+        pairs = [(node, _describe_loop(node, frame)) for node in nodes]
+        nodes = [node for node, loop in pairs if not _is_over_optimizers(loop)]
+        described = [loop for _, loop in pairs if not _is_over_optimizers(loop)]
         if nodes:  # the scope of the innermost loop is the rest of the one around it
             around_last = nodes[-2] if len(nodes) > 1 else scope
             is_flushed = steps_at_end(nodes[-1], around_last, frame.f_lineno)
@@ -88,6 +90,14 @@ def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
         loops += _join_varying(nodes, described, frame)
         caller, around = frame, nodes
     return loops
+
+
+def _is_over_optimizers(loop: EnclosingLoop) -> bool:
+    """Return whether a loop lets several optimizers make one step."""
+    values = loop.iterable
+    return (
+        isinstance(values, (list, tuple)) and all(hasattr(value, "param_groups") for value in values) and bool(values)
+    )
 
 
 def read_periods(script_folder: str) -> List[int]:
