@@ -156,6 +156,15 @@ def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, s
     assert steps is not None or any("unknown" in note for note in job.notes)
 
 
+def test_a_data_set_that_was_loaded_as_one_batch_is_not_the_batch_of_a_step(tmp_path: Path) -> None:
+    slices = "rows = next(iter(data(600, 600)))[0]\ndef parts(size):\n    place = 0\n    while place < len(rows):\n"
+    slices += "        yield rows[place : place + size]\n        place += size\n"
+    job = _trace(tmp_path, BEGINNING + slices + "for epoch in range(25):\n    for x in parts(60): step(x)\n")
+    assert job.loop.batch == 60
+    assert job.loop.steps_per_epoch is None
+    assert any("unknown" in note for note in job.notes)
+
+
 def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:
     fit = "def fit(loader):\n    for x, _ in loader: step(x)\n"
     again = _trace(tmp_path, BEGINNING + fit + "for epoch in range(3): fit(a)\nfor epoch in range(2): fit(b)\n")

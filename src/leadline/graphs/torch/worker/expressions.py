@@ -116,9 +116,8 @@ def _call(node: ast.Call, frame: Any) -> Any:
         return FUNCTIONS[node.func.id](*arguments)
     if isinstance(node.func, ast.Attribute):
         method = _attribute(node.func, frame)
-        if node.func.attr in METHODS or (
-            node.func.attr in VIEWS and isinstance(evaluate(node.func.value, frame), dict)
-        ):
+        is_of_dict = node.func.attr in (*VIEWS, "get") and type(evaluate(node.func.value, frame)) is dict
+        if node.func.attr in METHODS or is_of_dict:
             return method(*arguments)
     raise UnreadableExpression
 
