@@ -334,7 +334,7 @@ def test_a_view_of_what_a_mask_selects_tells_its_size(tmp_path):
         import torch
         net = torch.nn.Linear(16, 16).cuda()
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
-        images = torch.rand(2, 3, 6, 6).cuda()
+        images = torch.rand(2, 3, 6, 6, device="cuda")
         for step in range(9):
             x = net(torch.rand(8, 16).cuda())
             mask = torch.eye(8, device="cuda").bool()

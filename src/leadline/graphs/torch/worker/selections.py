@@ -2,6 +2,7 @@
 
 import ast
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Any, Optional
@@ -11,7 +12,7 @@ import torch
 from leadline.graphs.torch.worker.expressions import UnreadableExpression, called_name, evaluate, parse_file, scope_of
 from leadline.graphs.torch.worker.libraries import GRAPHS_FOLDER
 
-TORCH_FOLDER = str(Path(torch.__file__).parent)
+TORCH_FOLDER = str(Path(torch.__file__).parent) + os.sep
 
 
 def viewed_elements() -> Optional[int]:
