@@ -244,6 +244,93 @@ def _checksum(content: bytes) -> bytes:
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
+def ett(folder: Path) -> None:
+    """Write ETTh1 as CSV: 17,420 hours of seven series."""
+    (folder / "ett").mkdir(parents=True, exist_ok=True)
+    values = np.random.default_rng(0).normal(size=(17_420, 7)).round(3)
+    hours = np.datetime64("2016-07-01T00") + np.arange(len(values))
+    rows = [
+        f"{hour}:00:00,{','.join(map(str, row))}".replace("T", " ") for hour, row in zip(hours, values, strict=True)
+    ]
+    header = "date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT"
+    (folder / "ett" / "ETTh1.csv").write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+
+
+def lego(folder: Path) -> None:
+    """Write views of an object with its cameras, as the synthetic data set of NeRF: 20 to train, 4 and 8 others."""
+    rng = np.random.default_rng(0)
+    camera = np.eye(4)
+    camera[2, 3] = 4
+    for part, count in (("train", 20), ("val", 4), ("test", 8)):
+        place = folder / "lego" / part
+        place.mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            Image.fromarray(rng.integers(0, 256, (200, 200, 4), np.uint8)).save(place / f"r_{number}.png")
+        frames = [{"file_path": f"./{part}/r_{number}", "transform_matrix": camera.tolist()} for number in range(count)]
+        text = json.dumps({"camera_angle_x": 0.69, "frames": frames})
+        (folder / "lego" / f"transforms_{part}.json").write_text(text, encoding="utf-8")
+
+
+def shapenet(folder: Path) -> None:
+    """Write point clouds of three classes with labelled parts: 40 each to train, 4 to validate and 12 to test."""
+    rng = np.random.default_rng(0)
+    kinds = {"Airplane": "02691156", "Bag": "02773838", "Chair": "03001627"}
+    place = folder / "shapenet"
+    (place / "train_test_split").mkdir(parents=True, exist_ok=True)
+    names = "".join(f"{kind}\t{number}\n" for kind, number in kinds.items())
+    (place / "synsetoffset2category.txt").write_text(names, encoding="utf-8")
+    for part, count in (("train", 40), ("val", 4), ("test", 12)):
+        files = [f"shape_data/{kind}/{part}{number:04}" for kind in kinds.values() for number in range(count)]
+        for kind, name in (file.split("/")[1:] for file in files):
+            for inside, content in (("points", rng.normal(size=(300, 3))), ("points_label", rng.integers(1, 3, 300))):
+                (place / kind / inside).mkdir(parents=True, exist_ok=True)
+                np.savetxt(place / kind / inside / f"{name}.{'pts' if inside == 'points' else 'seg'}", content, "%g")
+        text = json.dumps(files)
+        (place / "train_test_split" / f"shuffled_{part}_file_list.json").write_text(text, encoding="utf-8")
+
+
+def headlines(folder: Path) -> None:
+    """Write 18,000 Chinese headlines of ten classes."""
+    draw = random.Random(0)  # noqa: S311 - a data set that repeats
+    letters = [chr(0x4E00 + number) for number in range(2000)]
+    lines = [f"{''.join(draw.choices(letters, k=draw.randrange(10, 30)))}\t{n % 10}\n" for n in range(18_000)]
+    (folder / "headlines").mkdir(parents=True, exist_ok=True)
+    (folder / "headlines" / "train.txt").write_text("".join(lines), encoding="utf-8")
+
+
+def boxes(folder: Path) -> None:
+    """Write 64 photographs to train and 16 to validate, each with three boxes in the format of YOLO."""
+    rng = np.random.default_rng(0)
+    place = folder / "boxes"
+    for part, count in (("train", 64), ("val", 16)):
+        for kind in ("images", "labels"):
+            (place / kind / part).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            pixels = rng.integers(0, 256, (120, 160, 3), np.uint8)
+            Image.fromarray(pixels).save(place / "images" / part / f"{number:04}.jpg")
+            rows = "".join(f"{number % 3} {0.3 + 0.1 * row:.1f} 0.5 0.2 0.3\n" for row in range(3))
+            (place / "labels" / part / f"{number:04}.txt").write_text(rows, encoding="utf-8")
+    names = "train: images/train\nval: images/val\nnames: [a, b, c]\n"
+    (place / "data.yaml").write_text(f"path: {place.absolute()}\n{names}", encoding="utf-8")
+    font = next((file for root in folder.parent.glob("*/lib") for file in root.rglob("DejaVuSans.ttf")), None)
+    if font is not None:  # YOLOv5 would download it
+        (place / "Arial.ttf").write_bytes(font.read_bytes())
+
+
+def llama(folder: Path) -> None:
+    """Write token files of two small language models, and the settings of a small UNet."""
+    rng = np.random.default_rng(0)
+    for name in ("tok2048", "unet"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for number in range(3):
+        rng.integers(0, 2048, 200_000, np.uint16).tofile(folder / "tok2048" / f"data{number:02}.bin")
+    rng.integers(0, 60_000, 1000 * 512, np.uint16).tofile(folder / "pretrain_data.bin")
+    kinds = {side: [f"{side}Block2D", f"Attn{side}Block2D", f"{side}Block2D"] for side in ("Down", "Up")}
+    settings = {"sample_size": 64, "layers_per_block": 1, "block_out_channels": [32, 64, 64]}
+    settings |= {"down_block_types": kinds["Down"], "up_block_types": kinds["Up"]}
+    (folder / "unet" / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
 def checksums(folder: Path) -> None:
     """Let torchvision and Keras accept synthetic files, whose checksums differ from those of the real ones."""
     checks = (
@@ -271,6 +358,12 @@ RECIPES: dict[str, Callable[[Path], None]] = {
         keras,
         numpyro,
         tfds_mnist,
+        ett,
+        lego,
+        shapenet,
+        headlines,
+        boxes,
+        llama,
         checksums,
     )
 }

@@ -52,6 +52,7 @@ def test_synchronised_batch_norm_sends_its_statistics_both_ways(tmp_path: Path) 
         model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
         model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model).cuda()
         model = torch.nn.parallel.DistributedDataParallel(model)
+        dist.group.WORLD.monitored_barrier()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for step in range(9):
             model(torch.rand(2, 3, 8, 8).cuda()).sum().backward()
@@ -137,11 +138,36 @@ def test_old_tensor_types_construct_on_the_device_and_support_isinstance(tmp_pat
     assert job.step.parameters == 12
 
 
+def test_a_default_tensor_type_of_the_gpu_puts_new_tensors_on_it(tmp_path: Path) -> None:
+    job = _trace(
+        tmp_path,
+        """
+        import torch
+        torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+        assert torch.rand(2).is_cuda and torch.Tensor([1.0]).is_cuda and torch.rand(2).dtype == torch.float64
+        torch.set_default_tensor_type("torch.FloatTensor")
+        assert not torch.rand(2).is_cuda and not torch.Tensor([1.0]).is_cuda
+        torch.set_default_tensor_type(torch.cuda.FloatTensor)
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(9):
+            torch.cat([model(torch.rand(2, 4)), torch.Tensor([[1.0] * 4])]).sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert job.step.parameters == 20
+
+
 def test_an_error_after_the_traced_steps_is_a_note_that_names_its_line(tmp_path: Path) -> None:
     job = _trace(tmp_path, LOOP + "raise ValueError('no score')\n")
     assert job.step.parameters == 20
     notes = [note for note in job.notes if "not traced" in note]
     assert [f"code after training is not traced: {tmp_path}/train.py:9 raised ValueError: no score"] == notes
+
+
+def test_hydra_is_asked_for_the_error_of_the_script_itself(tmp_path: Path) -> None:
+    with pytest.raises(Untraceable, match="full error: 1"):
+        _trace(tmp_path, "import os, torch\nraise ValueError('full error: ' + os.environ['HYDRA_FULL_ERROR'])\n")
 
 
 def test_an_error_before_enough_steps_stays_an_error(tmp_path: Path) -> None:

@@ -113,6 +113,26 @@ for epoch in range(3):
 """,
             9,
         ),
+        (
+            """
+from math import ceil
+for epoch in range(ceil(5 / 2)):
+    for x, _ in a:
+        (model(x.cuda()).sum() + other(x.cuda()).sum()).backward()
+        for each in [optimizer, rare]:
+            each.step()
+""",
+            30,
+        ),
+        (
+            """
+start = 0
+for i in range(start, 40):
+    step(torch.rand(2, 4))
+    start = i + 1
+""",
+            40,
+        ),
     ],
     ids=[
         "next",
@@ -125,6 +145,8 @@ for epoch in range(3):
         "critic",
         "return",
         "rest",
+        "loop over optimizers",
+        "start to go on from",
     ],
 )
 def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, steps: int | None) -> None:
@@ -132,6 +154,15 @@ def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, s
     per_epoch, epochs = job.loop.steps_per_epoch, job.loop.epochs
     assert (None if per_epoch is None or epochs is None else per_epoch * epochs) == steps
     assert steps is not None or any("unknown" in note for note in job.notes)
+
+
+def test_a_data_set_that_was_loaded_as_one_batch_is_not_the_batch_of_a_step(tmp_path: Path) -> None:
+    slices = "rows = next(iter(data(600, 600)))[0]\ndef parts(size):\n    place = 0\n    while place < len(rows):\n"
+    slices += "        yield rows[place : place + size]\n        place += size\n"
+    job = _trace(tmp_path, BEGINNING + slices + "for epoch in range(25):\n    for x in parts(60): step(x)\n")
+    assert job.loop.batch == 60
+    assert job.loop.steps_per_epoch is None
+    assert any("unknown" in note for note in job.notes)
 
 
 def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from leadline.core.errors import Untraceable
 from leadline.core.graph import Stage, TracedJob
@@ -256,6 +257,98 @@ def test_a_list_of_images_is_a_batch_and_a_part_of_a_tensor_is_copied_without_ga
     )
     assert (job.loop.batch, job.loop.steps_per_epoch) == (5, 9)
     assert job.step.parameters == 3 * 4 * 9 + 4 + 200 * 8
+
+
+def test_classes_may_be_bytes_and_chosen_places_are_distinct_on_the_host(tmp_path):
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        net = torch.nn.Linear(6, 12).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        classes = torch.zeros(8, dtype=torch.uint8).cuda()
+        for step in range(9):
+            scores = net(torch.rand(8, 6).cuda())
+            periods = 12 // torch.topk(scores.mean(0), 3)[1].detach().cpu().numpy()
+            folded = scores.reshape(8, -1, int(periods[1])).sum()
+            (folded + torch.nn.functional.cross_entropy(scores, classes)).backward()
+            optimizer.step()
+        """,
+    )
+    assert job.step.parameters == 84
+    assert job.loop.steps_per_epoch == 9
+
+
+def test_files_are_loaded_onto_the_device_that_they_name_or_are_asked_for(tmp_path):
+    torch.save({"layer": [torch.full((3, 2), 5.0)]}, tmp_path / "host.pt")
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        assert not torch.load("host.pt")["layer"][0].is_cuda
+        weight = torch.load("host.pt", map_location=torch.device("cuda", 0))["layer"][0]
+        assert weight.is_cuda and torch.load("host.pt", {"cpu": "cuda:0"})["layer"][0].is_cuda
+        assert weight[0].tolist() == [5, 5]
+        weight = torch.nn.Parameter(weight)
+        optimizer = torch.optim.SGD([weight], 0.1, momentum=0.9, fused=True)
+        for step in range(9):
+            (torch.rand(4, 3).cuda() @ weight).sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert job.step.parameters == 6
+    assert any(op.name == "aten._fused_sgd_" for op in job.step.ops)
+
+
+def test_what_a_script_checks_of_its_data_is_true(tmp_path):
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(6, 4)
+                counts = torch.ones(2000)
+                self.edges = torch.sparse_coo_tensor(torch.arange(4000).view(2, -1) % 6, counts, (6, 6)).coalesce()
+                assert self.edges.values().sum() == 2000
+        net = Net().cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        times = torch.linspace(0, 1, 5).cuda()
+        assert (times[1:] > times[:-1]).all()
+        for step in range(9):
+            scores = net.layer(torch.rand(64, 6).cuda())
+            if len(torch.unique(scores.argmax(1))) > 4:
+                raise ValueError("more classes than scores")
+            scores.sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert job.step.parameters == 28
+
+
+def test_a_view_of_what_a_mask_selects_tells_its_size(tmp_path):
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        net = torch.nn.Linear(16, 16).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        images = torch.rand(2, 3, 6, 6, device="cuda")
+        for step in range(9):
+            x = net(torch.rand(8, 16).cuda())
+            mask = torch.eye(8, device="cuda").bool()
+            others = (x @ x.t())[~mask].view(8, 7)
+            cropped = torch.masked_select(images, images > 0.5).view(
+                images.shape[0], images.size(1), 4, 4
+            )
+            (torch.nn.functional.conv2d(cropped, torch.ones(5, 3, 3, 3).cuda()).sum() + others.sum()).backward()
+            optimizer.step()
+        """,
+    )
+    (convolution,) = (op for op in job.step.ops if op.name == "aten.convolution")
+    assert convolution.flops * convolution.count == 2 * 2 * 5 * 2 * 2 * 27
+    assert not any("selects depends on the data" in note for note in job.notes)
 
 
 def trace(folder: Path, code: str) -> TracedJob:

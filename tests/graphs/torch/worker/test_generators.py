@@ -34,6 +34,16 @@ def nested(n):
     for x in nested(n):
         yield x
 
+def slices(*columns, **options):
+    size = options.get("size", 2)
+    if len(columns) == 1:
+        column = columns[0]
+        for i in range(0, len(column), size):
+            yield column[i : i + size]
+    else:
+        for i in range(0, len(columns[0]), size):
+            yield [column[i : i + size] for column in columns]
+
 class Data:
     length = 5
     def __iter__(self):
@@ -55,7 +65,7 @@ next(running)
     [
         ("batches(3)", 6), ("batches(n=3, size=5)", 15), ("data", 10), ("data.shuffled(7)", 7), ("running", 8),
         ("endless()", None), ("guarded(4)", None), ("stopped(9)", None), ("nested(2)", None), ("batches(len)", None),
-        ("range(3)", None), ("missing", None),
+        ("range(3)", None), ("missing", None), ("slices('abcdef')", 3), ("slices('abcde', 'abcde', size=4)", 2),
     ],
 )  # fmt: skip
 def test_yields_are_counted_where_only_loops_decide(tmp_path, expression, yields):

@@ -39,6 +39,7 @@ def install_process_groups(session: TraceSession) -> None:
     # Groups stay, as their sizes are read when the script has ended.
     for name in ("barrier", "monitored_barrier", "broadcast_object_list", "destroy_process_group"):
         _replace(name, lambda *_, **__: None)
+    torch.distributed.ProcessGroup.monitored_barrier = lambda *_, **__: None
     _replace("all_gather_object", _gather_object)
     for name in BETWEEN_TWO.split():
         _replace(name, _between_two(session, name))

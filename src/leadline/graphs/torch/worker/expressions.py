@@ -3,6 +3,7 @@
 import ast
 import inspect
 import linecache
+import math
 import operator
 import sys
 from typing import Any, Dict, Optional
@@ -18,7 +19,9 @@ def is_count(value: Any) -> bool:
 
 WRAPPERS = ("enumerate", "tqdm", "trange", "track", "islice", "zip", "iter", "as_numpy", "prefetch_to_device")
 """Functions that give the elements of their first argument."""
-FUNCTIONS: Dict[str, Any] = {function.__name__: function for function in (len, int, float, round, min, max, abs, range)}
+FUNCTIONS: Dict[str, Any] = {
+    function.__name__: function for function in (len, int, float, round, min, max, abs, range, math.ceil, math.floor)
+}
 METHODS, VIEWS = ("size", "numel", "ceil", "floor", "__len__"), ("items", "keys", "values")
 READABLE = {*FUNCTIONS, *METHODS, *VIEWS}
 """Functions and methods that ``evaluate`` calls."""
@@ -113,9 +116,8 @@ def _call(node: ast.Call, frame: Any) -> Any:
         return FUNCTIONS[node.func.id](*arguments)
     if isinstance(node.func, ast.Attribute):
         method = _attribute(node.func, frame)
-        if node.func.attr in METHODS or (
-            node.func.attr in VIEWS and isinstance(evaluate(node.func.value, frame), dict)
-        ):
+        is_of_dict = node.func.attr in (*VIEWS, "get") and type(evaluate(node.func.value, frame)) is dict
+        if node.func.attr in METHODS or is_of_dict:
             return method(*arguments)
     raise UnreadableExpression
 

@@ -161,6 +161,29 @@ def _define_tensor_types() -> None:
     }  # fmt: skip
     for name, dtype in kinds.items():
         setattr(torch.cuda, name + "Tensor", _TensorType(name + "Tensor", (), {"dtype": dtype}))
+    _allow_default_types()
+
+
+def _allow_default_types() -> None:
+    """Let ``torch.set_default_tensor_type`` take a type of the GPU: its dtype and device, also of ``torch.Tensor``."""
+    set_host_type, make = torch.set_default_tensor_type, torch.Tensor.__new__
+
+    def make_on_gpu(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        tensor = make(cls, *args, **kwargs)
+        return tensor.to("cuda") if cls is torch.Tensor else tensor
+
+    def set_default_type(kind: Any) -> None:
+        if isinstance(kind, str) and kind.startswith("torch.cuda."):
+            kind = getattr(torch.cuda, kind.rpartition(".")[2])
+        is_on_gpu = isinstance(kind, _TensorType)
+        if is_on_gpu:
+            torch.set_default_dtype(kind.dtype)
+        else:
+            set_host_type(kind)
+        torch.set_default_device("cuda" if is_on_gpu else None)
+        torch.Tensor.__new__ = staticmethod(make_on_gpu if is_on_gpu else make)
+
+    torch.set_default_tensor_type = set_default_type
 
 
 class _TensorType(type):
@@ -241,6 +264,9 @@ _libraries: List[Any] = []
 WHOLE = ("silu_backward", "mish_backward")
 """Ops that PyTorch decomposes on devices it does not know."""
 
+FUSED_UPDATES = ("_fused_sgd_", "_fused_adagrad_")
+"""Updates of weights in place, for which PyTorch has no shape rule."""
+
 
 def _install_kernels() -> None:
     """Register CUDA's choice of attention kernels, and its whole gradients of activations.
@@ -258,6 +284,9 @@ def _install_kernels() -> None:
             library.impl(name, torch.library.fallthrough_kernel, "AutogradPrivateUse1")
             # Only the shape of the result matters: the recorder sees the op before it gets here.
             library.impl(name, lambda _, source: torch.empty_like(source), "PrivateUse1")
+    for name in FUSED_UPDATES:
+        if hasattr(aten, name):
+            library.impl(name, _do_nothing, "Meta")
     _widen_grouped_products()
     fake_autocast.install_autocast()
     scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)  # the first since 2.3

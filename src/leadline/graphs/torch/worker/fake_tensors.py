@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
 
 from leadline.graphs.torch.worker.expressions import read_locals
+from leadline.graphs.torch.worker.selections import viewed_elements
 
 SPARE_BACKEND = "fgpu"
 """Name given to PyTorch's spare device slot (PrivateUse1), which represents the GPU inside the trace."""
@@ -167,6 +168,10 @@ VIEWS = {"detach", "alias", "select", "unbind", "unsqueeze", "squeeze", "view", 
 """Ops whose result shows values of their input."""
 VALUE_OPS = VIEWS | {"max", "min", "amax", "amin", "sum", "any", "all", "eq", "ne", "lt", "gt", "le", "ge"}
 """Ops whose result is computed where their input is known (``labels.max().item() + 1`` classes)."""
+CHOICES = {"topk": 2, "max": 1, "min": 1, "argmax": 1, "argmin": 1}
+"""Ops that return places along a dimension, and the position of that argument."""
+SMALL = 1024
+"""Elements up to which known numbers of a floating type are compared."""
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
 
@@ -204,6 +209,10 @@ def host_copy(tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:
         return empty_like(tensor, torch.device("cpu"), dtype)
     if tensor.dim() == 0:
         return torch.full((), scalar_value(tensor), dtype=dtype)
+    if tensor.__dict__.get("_distinct"):
+        # From the second on: the first one is often none to choose, such as a constant frequency.
+        places = torch.arange(1, tensor.numel() + 1) % tensor.__dict__["_extent"]
+        return places.reshape(tensor.shape).to(dtype)
     return torch.zeros(tensor.shape, dtype=dtype)
 
 
@@ -219,15 +228,28 @@ def remember_value(tensor: torch.Tensor, host: torch.Tensor) -> None:
         tensor.__dict__["_known"] = host.detach() if host.stride() == tensor.stride() else host.detach().contiguous()
 
 
+def mark_places(name: str, args: Any, out: Any) -> None:
+    """Remember how many places the result of ``argmax`` and the like can name, and that those of ``topk`` differ."""
+    places, axis = out[-1] if isinstance(out, (list, tuple)) else out, CHOICES[name]
+    if (name in ("max", "min") and places is out) or not args[0].dim():
+        return
+    dim = args[axis] if len(args) > axis else -1 if name == "topk" else None
+    places.__dict__["_extent"] = args[0].numel() if dim is None else args[0].shape[dim]
+    places.__dict__["_distinct"] = name == "topk"
+
+
 def infer_value(func: Any, args: Any, out: Any) -> None:
     """Remember the result of an op on known integers, or of a view of any known tensor."""
+    view = func._schema.name.partition("::")[2] in VIEWS
+    if view and "_extent" in args[0].__dict__ and isinstance(out, FakeTensor):
+        out.__dict__.update({key: args[0].__dict__[key] for key in ("_extent", "_distinct")})
     if known_value(args[0]) is None:
         return
     values = [known_value(argument) if isinstance(argument, torch.Tensor) else argument for argument in args]
     tensors = [argument for argument in values if isinstance(argument, torch.Tensor)]
-    view = func._schema.name.partition("::")[2] in VIEWS
     unknown = any(argument is None or isinstance(argument, FakeTensor) for argument in values)
-    if unknown or (not view and any(argument.dtype.is_floating_point for argument in tensors)):
+    is_comparison = isinstance(out, FakeTensor) and out.dtype == torch.bool and out.numel() <= SMALL
+    if unknown or not (view or is_comparison or not any(tensor.dtype.is_floating_point for tensor in tensors)):
         return
     if isinstance(out, FakeTensor):
         remember_value(out, func(*values))
@@ -249,11 +271,12 @@ def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any
     if packet is aten.nonzero:
         return _new_tensor((_selected_count(args[0]), args[0].dim()), args[0], torch.int64)
     if packet is aten.masked_select:
-        return _new_tensor((_selected_count(args[1]),), args[0])
+        return _new_tensor((_selected_count(args[1], args[1]),), args[0])
     if packet in UNIQUE:
         return _unique(func, args)
     if packet in INDEXING:
-        indices = [i for index in args[1] for i in _as_positions(index)]
+        selected = args[0] if len(args[1]) == 1 else None
+        indices = [i for index in args[1] for i in _as_positions(index, selected)]
         with FAKE_MODE:
             return func(args[0], indices, *args[2:], **kwargs)
     if packet is aten.repeat_interleave:
@@ -280,6 +303,8 @@ def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
         return None
     if all(known_value(selector) is not None for selector in selectors):
         return None
+    if packet in (aten.masked_select, aten.index) and len(selectors) == 1 and viewed_elements() is not None:
+        return None
     if packet is aten.repeat_interleave:
         return f"the repeats of {func} depend on the data: two each were assumed; a real step may hold more"
     return f"the size that {func} selects depends on the data: all was assumed; a real step holds as much or less"
@@ -298,20 +323,27 @@ def _pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool = False
     return _new_tensor((sum(counts), *padded.shape[2:]), padded), sizes
 
 
-def _selected_count(mask: torch.Tensor) -> int:
+def _selected_count(mask: torch.Tensor, source: Optional[torch.Tensor] = None) -> int:
+    """Return the elements that a mask selects, each a part of ``source`` if it has more dimensions."""
     value = known_value(mask)
-    return mask.numel() if value is None else int(torch.count_nonzero(value))
+    if value is not None:
+        return int(torch.count_nonzero(value))
+    viewed = None if source is None else viewed_elements()
+    if source is None or viewed is None:
+        return int(mask.numel())
+    return viewed * int(mask.numel()) // max(int(source.numel()), 1)
 
 
 def _is_mask(index: Any) -> bool:
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
-def _as_positions(index: Any) -> Sequence[Any]:
+def _as_positions(index: Any, source: Optional[torch.Tensor]) -> Sequence[Any]:
     """Turn a mask into one list of positions per dimension. Other indices stay."""
     if not _is_mask(index):
         return [index]
-    return [_new_tensor((_selected_count(index),), index, torch.int64) for _ in range(index.dim())]
+    count = _selected_count(index, source)
+    return [_new_tensor((count,), index, torch.int64) for _ in range(index.dim())]
 
 
 def _unique(func: Any, args: Sequence[Any]) -> Any:
@@ -320,7 +352,8 @@ def _unique(func: Any, args: Sequence[Any]) -> Any:
     if func._overloadpacket is aten.unique_dim:
         size, shape = values.shape[args[1]], tuple(values.shape)
     else:
-        size = values.numel() if value is None else int(torch.unique(value).numel())
+        most = min(values.numel(), values.__dict__.get("_extent", values.numel()))
+        size = most if value is None else int(torch.unique(value).numel())
         shape = (size,)
     flat = values.shape if len(shape) == 1 else (size,)
     results = [_new_tensor(shape, values), *(_new_tensor(other, values, torch.int64) for other in (flat, (size,)))]

@@ -1,6 +1,7 @@
 """How often a generator of the script yields, read from its source without running it."""
 
 import ast
+import contextlib
 import inspect
 import math
 import types
@@ -12,7 +13,8 @@ from leadline.graphs.torch.worker.expressions import UnreadableExpression, evalu
 def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optional[int]]) -> Optional[int]:
     """Return how often the generator that an expression names or calls yields; ``None`` if that is unknown.
 
-    It yields in one place, under no condition but those of ``for`` loops, whose passes ``count_passes`` returns.
+    It yields in one place, under no condition but those of ``for`` loops, whose passes ``count_passes`` returns, and
+    conditions around these that can be read now.
     """
     try:
         code, names, scope_globals = _state(node, frame)
@@ -41,12 +43,15 @@ def _count(
     state = types.SimpleNamespace(
         f_locals=names, f_globals=scope_globals, f_code=types.SimpleNamespace(co_flags=0, co_filename=code.co_filename)
     )
-    _assign(function.body, names, state)
-    path = _path_to_yield(function)
+    try:
+        body = _taken(function.body, names, state)
+    except UnreadableExpression:
+        return None
+    path = _path_to_yield(body)
     if path is None or any(isinstance(part, (ast.While, ast.If, ast.Try)) for part in path):
         return None
     loops = [part for part in path if isinstance(part, ast.For)]
-    if any(isinstance(part, (ast.Break, ast.Return, ast.YieldFrom)) for part in ast.walk(function)):
+    if any(isinstance(part, (ast.Break, ast.Return, ast.YieldFrom)) for part in ast.walk(body)):
         return None
     passes = [count_passes(loop, state) for loop in loops]
     return None if None in passes else math.prod(passes)  # type: ignore[arg-type]
@@ -77,19 +82,26 @@ def _called(function: Any, arguments: List[Any], named: Dict[str, Any]) -> Tuple
     return function.__code__, {**outer, **bound.arguments}, function.__globals__
 
 
-def _assign(statements: List[Any], names: Dict[str, Any], state: Any) -> None:
-    """Add the variables that a function sets before its loops, as far as they can be read."""
+def _taken(statements: List[Any], names: Dict[str, Any], state: Any) -> ast.Module:
+    """Return the statements that run, without the other branches of conditions outside of loops.
+
+    The variables that they set before the loops are added to ``names``, as far as they can be read.
+    """
+    taken: List[Any] = []
     for statement in statements:
+        if isinstance(statement, ast.If) and any(isinstance(part, ast.Yield) for part in ast.walk(statement)):
+            branch = statement.body if evaluate(statement.test, state) else statement.orelse
+            taken += _taken(branch, names, state).body
+            continue
+        taken.append(statement)
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            name = statement.targets[0].id
-            try:
-                names.setdefault(name, evaluate(statement.value, state))
-            except UnreadableExpression:
-                continue
+            with contextlib.suppress(UnreadableExpression):
+                names.setdefault(statement.targets[0].id, evaluate(statement.value, state))
+    return ast.Module(body=taken, type_ignores=[])
 
 
-def _path_to_yield(function: ast.FunctionDef) -> Optional[List[Any]]:
-    """Return the statements around the only ``yield`` of a function, or ``None`` if there are several."""
+def _path_to_yield(body: ast.Module) -> Optional[List[Any]]:
+    """Return the statements around the only ``yield`` of a function's body, or ``None`` if there are several."""
     paths: List[List[Any]] = []
 
     def visit(node: Any, path: List[Any]) -> None:
@@ -100,5 +112,5 @@ def _path_to_yield(function: ast.FunctionDef) -> Optional[List[Any]]:
                 paths.append([*path, node])
             visit(child, [*path, node])
 
-    visit(function, [])
+    visit(body, [])
     return paths[0] if len(paths) == 1 else None

@@ -145,7 +145,7 @@ def passes_before(loop: Any, frame: Any) -> Optional[int]:
         return None
     name = target_name(loop.target)
     try:
-        counted = read_target(loop.iter, loop.target, name, frame)
+        counted = _read_counter(loop, name, frame)
         return None if counted is None else int((evaluate(ast.Name(name), frame) - counted[1]) // counted[2])
     except (UnreadableExpression, TypeError, ZeroDivisionError):
         return None
@@ -153,7 +153,8 @@ def passes_before(loop: Any, frame: Any) -> Optional[int]:
 
 def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:
     """Return the passes of the current line beyond those of a test that follows both the line and the increment."""
-    nodes: Iterator[Any] = ast.walk(loop)
+    # The loop itself increments its variable, whatever else adds to it in each pass.
+    nodes: Iterator[Any] = iter(()) if _is_variable_of(loop, counter) else ast.walk(loop)
     increment = next((node.lineno for node in nodes if counter in map(target_name, _targets(node))), math.inf)
     return int(test.lineno < increment) - int(getattr(frame, "f_lineno", 0) > test.lineno)
 
@@ -163,6 +164,10 @@ def _find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ..
     if isinstance(test, ast.BoolOp):
         bounds = [_find_comparison(operand, loop, frame, operators) for operand in test.values]
         return next((operand for operand in bounds if operand is not None), None)
+    if isinstance(test, ast.Name):  # a condition with a name, as in `if last_step: break`
+        assigned = [each for each in loop.body if isinstance(each, ast.Assign)]
+        named = [each.value for each in assigned if test.id in map(target_name, each.targets)]
+        return _find_comparison(named[0], loop, frame, operators) if len(named) == 1 else None
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], operators):
         return None
     name = target_name(test.left)
@@ -189,8 +194,11 @@ def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, floa
     if not name:
         return None
     try:
-        if isinstance(loop, ast.For) and name in map(target_name, ast.walk(loop.target)):
-            return read_target(loop.iter, loop.target, name, frame)
+        if _is_variable_of(loop, name):
+            counted = read_target(loop.iter, loop.target, name, frame)
+            added = [each for each in loop.body if isinstance(each, ast.AugAssign) and target_name(each.target) == name]
+            offset = sum(evaluate(_added(each, name), frame) for each in added)
+            return None if counted is None else (counted[0], counted[1] + offset, counted[2])
         nodes: List[Any] = list(ast.walk(loop))
         changes = [node for node in nodes if name in map(target_name, _targets(node))]
         increments = [evaluate(_added(node, name), frame) for node in changes]
@@ -204,6 +212,10 @@ def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, floa
         return bool(around), _first_value(name, loop, frame), increments[0]
     except UnreadableExpression:
         return None
+
+
+def _is_variable_of(loop: Any, name: str) -> bool:
+    return isinstance(loop, ast.For) and name in map(target_name, ast.walk(loop.target))
 
 
 def read_target(iterable: Any, target: Any, name: str, frame: Any) -> Optional[Tuple[bool, float, float]]:

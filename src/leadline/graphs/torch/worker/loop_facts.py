@@ -48,6 +48,8 @@ def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> 
     elif observed.forward is not None:
         facts["batch"], module = observed.forward["batch"], observed.forward["module"]
         notes.append(f"batch {facts['batch']} is read from the input of {module}: there is no DataLoader")
+    if loader is not None and observed.forward is not None and _trains_on_one_batch(observed):
+        facts["batch"] = observed.forward["batch"]  # of a data set loaded as one batch, a step may take a part
     if "batch" in observed.framework:
         facts["batch"] = observed.framework["batch"]
     batches = observed.framework.get("steps_per_epoch", facts.pop("batches", None))
@@ -74,7 +76,7 @@ def _trains_on_one_batch(observed: LoopObservations) -> bool:
     step = observed.typical_step()
     if step is None or len(observed.steps) < WATCHED_FOR_BATCHES:
         return False
-    is_iterated = any(loop.iterable is step.loader or loop.times is None for loop in step.loops)
+    is_iterated = any(loop.iterable is step.loader for loop in step.loops)
     return not is_iterated and observed.batch_count == observed.steps[0].batches
 
 

@@ -78,7 +78,9 @@ def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
         nodes = loops_around(scope, frame.f_lineno)
         if any(frame is waiting for waiting in waiting_frames):
             nodes = nodes[:-1]
-        described = [_describe_loop(node, frame) for node in nodes]
+        pairs = [(node, _describe_loop(node, frame)) for node in nodes]
+        nodes = [node for node, loop in pairs if not _is_over_optimizers(loop)]
+        described = [loop for _, loop in pairs if not _is_over_optimizers(loop)]
         if nodes:  # the scope of the innermost loop is the rest of the one around it
             around_last = nodes[-2] if len(nodes) > 1 else scope
             is_flushed = steps_at_end(nodes[-1], around_last, frame.f_lineno)
@@ -88,6 +90,14 @@ def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
         loops += _join_varying(nodes, described, frame)
         caller, around = frame, nodes
     return loops
+
+
+def _is_over_optimizers(loop: EnclosingLoop) -> bool:
+    """Return whether a loop lets several optimizers make one step."""
+    values = loop.iterable
+    return (
+        isinstance(values, (list, tuple)) and all(hasattr(value, "param_groups") for value in values) and bool(values)
+    )
 
 
 def read_periods(script_folder: str) -> List[int]:
@@ -168,12 +178,18 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         name = f"while {text}"
         return EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
     iterable, count = _iterations(node, frame)
+    if not set(_assigned(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
+        iterable, count = _begun.setdefault((id(frame), frame.f_code, node.lineno), (iterable, count))
     name, names = target_name(node.target), _names_read(node.body)
     skipped = _skipped_passes(node, iterable, count or 0, frame)
     count, place = (count, passes_before(node, frame)) if not skipped else ((count or 0) - skipped, None)
     return EnclosingLoop(
         node.lineno, name, count, text, iterable, may_end=may_end, names=names, limit=limit, position=place,
     )  # fmt: skip
+
+
+_begun: Dict[Tuple[Any, ...], Tuple[Any, Optional[int]]] = {}
+"""What loops iterate over and how often, by frame, code and line, whose own body assigns a variable of that."""
 
 
 def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int:

@@ -20,6 +20,7 @@ from typing import Any, Dict, List, Optional
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map
 
 from leadline.graphs.torch.worker import scratch
 from leadline.graphs.torch.worker.session import TraceSession
@@ -29,16 +30,19 @@ def install_patches(session: TraceSession) -> None:
     """Replace what must not happen in a trace, with a note to the user where it changes the estimate."""
     _disable_compilation(session)
     _redirect_checkpoints(session)
+    _load_onto_device()
     _skip_shell_commands(session)
     _recompute_whole_blocks()
     _allow_foreach()
     _dense_gradients(session)
     _iterate_lbfgs(session)
     _default_norm_axis()
+    _accept_byte_classes()
     torch.inference_mode = torch.autograd.grad_mode.inference_mode = _inference_mode
     # Dispatch modes belong to one thread, so backward must run on the thread that records.
     torch.autograd.set_multithreading_enabled(False)
     os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # and transformers copies weights to the device in threads
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or Hydra replaces an error of the script by an exit code
     torch.autograd.set_detect_anomaly(False)
     torch.autograd.anomaly_mode.set_detect_anomaly = lambda *_, **__: contextlib.nullcontext()
     torch.autograd.set_detect_anomaly = torch.autograd.anomaly_mode.set_detect_anomaly
@@ -50,7 +54,7 @@ def _inference_mode(mode: Any = True) -> Any:
     """Return ``no_grad``: without autograd's keys, ops would not break down into those of the device."""
     if callable(mode):
         return torch.no_grad()(mode)
-    return torch.no_grad() if mode else contextlib.nullcontext()
+    return torch.no_grad() if mode else torch.enable_grad()
 
 
 GRAPH_CAPTURING_MODES = ("reduce-overhead", "max-autotune")
@@ -112,6 +116,35 @@ def _redirect_checkpoints(session: TraceSession) -> None:
     safe.load_file = load_file
     safe.save_file = lambda tensors, filename, *_, **__: save(tensors, filename)
     safe.save_model = lambda model, filename, *_, **__: save(model.state_dict(), filename)
+
+
+def _load_onto_device() -> None:
+    """Let ``torch.load`` read files on the host, and move what belongs on the GPU to the simulated one."""
+    original = torch.load
+
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        is_by_tag = map_location is None or isinstance(map_location, dict)
+        if callable(map_location) or not (is_by_tag or torch.device(map_location).type == "cuda"):
+            return original(f, map_location, *args, **kwargs)
+        on_gpu = set()
+
+        def place(storage: Any, tag: str) -> Any:
+            device = tag if map_location is None else map_location.get(tag, tag) if is_by_tag else map_location
+            if str(device).startswith("cuda"):
+                on_gpu.add(storage._cdata)
+            return storage
+
+        def move(value: Any) -> Any:
+            if isinstance(value, torch.nn.Module):
+                return value._apply(move)
+            if not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata not in on_gpu:
+                return value
+            moved = value.detach().to("cuda").requires_grad_(value.requires_grad)
+            return torch.nn.Parameter(moved, value.requires_grad) if isinstance(value, torch.nn.Parameter) else moved
+
+        return tree_map(move, original(f, place, *args, **kwargs))
+
+    torch.load = torch.serialization.load = load
 
 
 def _skip_shell_commands(session: TraceSession) -> None:
@@ -177,6 +210,18 @@ def _default_norm_axis() -> None:
     rule: Any = torch._decomp.decomposition_table.get(torch.ops.aten._weight_norm_interface.default)
     if isinstance(rule, types.FunctionType) and not rule.__defaults__:
         rule.__defaults__ = (0,)
+
+
+def _accept_byte_classes() -> None:
+    """Let the shape rules of cross-entropy take classes of type ``uint8``, as the kernels do."""
+    rules: Any = sys.modules["torch._decomp.decompositions"]
+    forward, backward = rules._nll_loss_forward, rules._nll_loss_backward
+
+    def as_index(target: Any) -> Any:
+        return target.to(torch.int64) if target.dtype == torch.uint8 else target
+
+    rules._nll_loss_forward = lambda scores, target, *rest: forward(scores, as_index(target), *rest)
+    rules._nll_loss_backward = lambda grad, scores, target, *rest: backward(grad, scores, as_index(target), *rest)
 
 
 LBFGS_OPS = 10_000

@@ -41,6 +41,8 @@ aten = torch.ops.aten
 GPU_TYPES = (fake_tensors.CUDA_BACKEND, fake_tensors.SPARE_BACKEND)
 LARGE_CONSTANT = 1024
 """Elements above which a constant of a module needs no values (masks, initial weights)."""
+EQUAL, EQUAL_ELEMENTS = {"zeros", "ones", "full"}, fake_tensors.KEPT_LIMIT_BYTES // 4
+"""Elements above which one with equal elements needs none. They take little time, and scripts count them."""
 WATCHED_OPS = 200
 """Ops over which the cost of watching one is measured."""
 FILLED = {"zeros", "ones", "full", "randn", "rand", "normal", "randint"}
@@ -184,7 +186,8 @@ class Recorder(TorchDispatchMode):
         """Return whether a host tensor is a constant of a module under construction and needs no values."""
         shape = args[2] if name == "normal" else args[0]
         sizes = shape if isinstance(shape, (list, tuple)) else (1,)
-        if not sizes or 0 in sizes or (name in FILLED and math.prod(sizes) < LARGE_CONSTANT):
+        most = EQUAL_ELEMENTS if name in EQUAL else LARGE_CONSTANT if name in FILLED else 0
+        if not sizes or 0 in sizes or math.prod(sizes) < most:
             return False
         return fake_tensors.in_module_constructor()
 
@@ -204,6 +207,8 @@ class Recorder(TorchDispatchMode):
             out = self._carry_out(func, traits, types, args, kwargs)
             if traits.name in fake_tensors.VALUE_OPS and not kwargs:
                 fake_tensors.infer_value(func, args, out)
+            if traits.name in fake_tensors.CHOICES:
+                fake_tensors.mark_places(traits.name, args, out)
             if traits.name in TRUTHFUL and args[0].__dict__.get("_truth"):
                 out.__dict__["_truth"] = True
         if out is not NotImplemented and not isinstance(out, sparse.SparseMatrix):
