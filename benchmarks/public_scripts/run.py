@@ -1,6 +1,7 @@
 """``bench scripts``: public training scripts traced unmodified, compared with what real runs counted."""
 
 import contextlib
+import math
 import resource
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from benchmarks.public_scripts.corpus import PublicScript, public_scripts, requi
 from benchmarks.results import BenchmarkResult, BenchmarkRow, at_least, at_most
 from benchmarks.trace import run_bare
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.core.graph import OpGraph, OpKind, TracedJob
+from leadline.core.graph import Op, OpGraph, OpKind, TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
 from leadline.graphs.scripts import trace_script as trace_command
@@ -102,8 +103,17 @@ def judge(script: PublicScript, job: TracedJob) -> dict[str, object]:
 
 
 def product_flops(step: OpGraph) -> float:
-    """Return the operations of matrix products, convolutions and attention in a step."""
-    return sum(op.flops * op.count for op in step.ops if op.kind in PRODUCTS)
+    """Return the operations of matrix products, convolutions and attention in a step, as ``FlopCounterMode`` counts."""
+    return sum(_counted_flops(op) * op.count for op in step.ops if op.kind in PRODUCTS)
+
+
+def _counted_flops(op: Op) -> float:
+    """Return the operations of an op. The counter takes causal attention for whole, and a graph has half of it."""
+    if op.kind is not OpKind.ATTENTION or "q" not in op.dims:
+        return op.flops
+    products = 5 if "backward" in op.name else 2
+    whole = 2.0 * products * math.prod(op.dims[size] for size in ("b", "h", "q", "kv", "d"))
+    return 2.0 * op.flops if op.flops < 0.75 * whole else op.flops
 
 
 def _number(counted: Mapping[str, object], name: str) -> int | None:
