@@ -208,12 +208,12 @@ def host_copy(tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:
     if tensor.numel() * tensor.element_size() > REAL_LIMIT_BYTES or tensor.__dict__.get("_is_param"):
         return empty_like(tensor, torch.device("cpu"), dtype)
     if tensor.dim() == 0:
-        return torch.full((), scalar_value(tensor), dtype=dtype)
+        return torch.full((), scalar_value(tensor), dtype=dtype, device="cpu")
     if tensor.__dict__.get("_distinct"):
         # From the second on: the first one is often none to choose, such as a constant frequency.
-        places = torch.arange(1, tensor.numel() + 1) % tensor.__dict__["_extent"]
+        places = torch.arange(1, tensor.numel() + 1, device="cpu") % tensor.__dict__["_extent"]
         return places.reshape(tensor.shape).to(dtype)
-    return torch.zeros(tensor.shape, dtype=dtype)
+    return torch.zeros(tensor.shape, dtype=dtype, device="cpu")
 
 
 def known_value(tensor: torch.Tensor) -> Any:

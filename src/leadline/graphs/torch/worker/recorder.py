@@ -101,7 +101,7 @@ class Recorder(TorchDispatchMode):
 
     def watching_cost_s(self) -> float:
         """Return the processor seconds by which recording slows each op on tensors with data."""
-        tensor, times = torch.zeros(8), []
+        tensor, times = torch.zeros(8, device="cpu"), []
         for mode in (contextlib.nullcontext(), self):
             with mode:
                 tensor.neg()

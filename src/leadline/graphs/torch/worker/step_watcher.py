@@ -62,7 +62,8 @@ class StepWatcher:
         self.evaluating = False
         self.training_loaders: Set[int] = set()
         self.evaluated = self.evaluation_batches = self.late = 0
-        self.ended = False
+        self.ended = self.called_between = False
+        """The training loader gave no more batch, and a module was called after that."""
         self.loads: Dict[str, List[MeasuredLoad]] = {name: [] for name in (TRAINING, EVALUATION, INFERENCE)}
         self.step_loads: List[int] = []
         """Training batches that were loaded when each step ended."""
@@ -234,6 +235,7 @@ class StepWatcher:
                 return result
             finally:
                 self.depth -= 1
+                self.called_between |= self.ended
                 if self.depth == 0 and not self.backwards and not self.optimizers:
                     self._after_call(module)
 
@@ -307,11 +309,8 @@ class StepWatcher:
     def _begin_epoch(self) -> None:
         """Note what lies between two epochs; without another loader, its calls of modules are the evaluation."""
         self.work.begin_epoch(self._loaded_s(EVALUATION))
-        if self.evaluated or self.late:
-            return
-        window = self.recorder.cut()
-        if any(op.stage == "evaluation" for op in window.ops):
-            self.evaluation, self.evaluation_batches = window, 1
+        if self.called_between and not (self.evaluated or self.late):
+            self.evaluation, self.evaluation_batches = self.recorder.cut(), 1
 
     def _loaded_s(self, use: str) -> float:
         return sum(load.times.needed_s for load in self.loads[use])
