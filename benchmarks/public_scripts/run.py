@@ -59,7 +59,8 @@ def trace_script(script: PublicScript, data: Path, *, with_bare: bool = False) -
         except LeadlineError as error:
             job, reason = None, str(error)
             is_true = bool(script.refused) and script.refused.lower() in reason.lower()
-            detail |= {"outcome": REFUSED if is_true else FALSE, "error": reason}
+            shown = reason.replace(str(data.absolute()), "DIR")  # a result names no folder of this machine
+            detail |= {"outcome": REFUSED if is_true else FALSE, "error": shown}
         detail["cpu_s"] = round(_cpu_s() - before, 2)
         if job is None:
             return detail
@@ -68,7 +69,9 @@ def trace_script(script: PublicScript, data: Path, *, with_bare: bool = False) -
             with contextlib.suppress(LeadlineError):
                 trace(runner=run_bare)
                 detail["bare_cpu_s"] = round(_cpu_s() - before, 2)
-    return detail | judge(script, job)
+    judged = judge(script, job)
+    notes = [note.replace(str(data.absolute()), "DIR") for note in job.notes]
+    return detail | judged | {"notes": notes}
 
 
 def judge(script: PublicScript, job: TracedJob) -> dict[str, object]:
@@ -98,7 +101,6 @@ def judge(script: PublicScript, job: TracedJob) -> dict[str, object]:
     only_steps = len(wrong) == 1 and steps is None
     outcome = RIGHT if not wrong else UNKNOWN if only_steps else MARKED if marked else SILENT
     return {"outcome": outcome, "wrong": wrong, "counted": bool(counted), "steps": steps, "batch": loop.batch,
-            "notes": list(job.notes),
             "parameters": job.step.parameters, "flops": product_flops(job.step)}  # fmt: skip
 
 
