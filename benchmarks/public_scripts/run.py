@@ -59,8 +59,7 @@ def trace_script(script: PublicScript, data: Path, *, with_bare: bool = False) -
         except LeadlineError as error:
             job, reason = None, str(error)
             is_true = bool(script.refused) and script.refused.lower() in reason.lower()
-            shown = reason.replace(str(data.absolute()), "DIR")  # a result names no folder of this machine
-            detail |= {"outcome": REFUSED if is_true else FALSE, "error": shown}
+            detail |= {"outcome": REFUSED if is_true else FALSE, "error": _without_folder(reason, data)}
         detail["cpu_s"] = round(_cpu_s() - before, 2)
         if job is None:
             return detail
@@ -69,9 +68,12 @@ def trace_script(script: PublicScript, data: Path, *, with_bare: bool = False) -
             with contextlib.suppress(LeadlineError):
                 trace(runner=run_bare)
                 detail["bare_cpu_s"] = round(_cpu_s() - before, 2)
-    judged = judge(script, job)
-    notes = [note.replace(str(data.absolute()), "DIR") for note in job.notes]
-    return detail | judged | {"notes": notes}
+    return detail | judge(script, job) | {"notes": [_without_folder(note, data) for note in job.notes]}
+
+
+def _without_folder(text: str, data: Path) -> str:
+    """Return a text of an answer for the results, which name no folder of this machine."""
+    return text.replace(str(data.absolute()), "DIR")
 
 
 def judge(script: PublicScript, job: TracedJob) -> dict[str, object]:

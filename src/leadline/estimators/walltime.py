@@ -21,10 +21,6 @@ LOAD_BYTES_PER_S = 150e6
 # Factor on both sides of a measured loading time: other processors, other storage.
 LOAD_SPREAD = 2.0
 
-# How much longer a whole run of a traced script may take for work that comes after the traced steps, such as samples
-# every 500 steps. Chosen on whole runs of 38 public scripts on a CPU; see docs/reference/scripts.md.
-UNSEEN_WORK = 1.5
-
 # Import of torch from a cluster's shared file system, where nothing was measured; an assumption.
 FRAMEWORK_IMPORT_S = 3.0
 

@@ -15,7 +15,7 @@ from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, Tra
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
-from leadline.core.workload import ModelKind, Phase, Workload
+from leadline.core.workload import Phase, Workload
 from leadline.estimators import gpu_memory_interval, walltime
 from leadline.estimators.compiled_kernels import ReplayedKernels, launched_as
 from leadline.estimators.memory.device import PeakMemory, describe_jax_memory, job_peak, usable_bytes
@@ -342,6 +342,4 @@ def _predict_job(
     if job.evaluation and length.evaluation_batches:
         batch = walltime.evaluation_interval(workload, job, device, model.step_s(job.evaluation))
         elapsed = elapsed.joined(batch.scaled(length.evaluation_batches))
-    if workload.model.kind is ModelKind.COMMAND:
-        elapsed = elapsed.widened(1.0, walltime.UNSEEN_WORK)
     return elapsed, fed, reasons

@@ -59,7 +59,6 @@ class _Heap:
     """One arena: freed blocks by address and size, the top, and mapped blocks."""
 
     threshold: int = MMAP_THRESHOLD
-    trim: int = field(init=False)
     top: int = 0
     end: int = TOP_PAD
     touched: int = 0
@@ -71,9 +70,6 @@ class _Heap:
     pinned: float = PINNED
     stolen: float = 0.0
     chance: Random = field(default_factory=Random)
-
-    def __post_init__(self) -> None:
-        self.trim = 2 * self.threshold
 
     def take(self, size: int) -> int:
         """Allocate and touch a block of ``size`` bytes, overhead included; return the address, negative if mapped."""
@@ -102,7 +98,7 @@ class _Heap:
         if address < 0:
             self.mapped += address
             if self.threshold < -address <= MMAP_THRESHOLD_MAX:
-                self.threshold, self.trim = -address, -2 * address
+                self.threshold = -address
             return
         if self.stolen and self.chance.random() < self.stolen:
             size -= ALIGNMENT_BYTES
@@ -116,7 +112,7 @@ class _Heap:
             self.top = address
         else:
             self._add_free(address, size)
-        if size >= TRIM_MINIMUM and self.end - self.top >= self.trim:
+        if size >= TRIM_MINIMUM and self.end - self.top >= 2 * self.threshold:
             self.end -= max(self.end - self.top - TOP_PAD - 33, 0) // PAGE * PAGE
             self.touched = min(self.touched, self.end)
 
@@ -193,7 +189,7 @@ def _run(script: _Script, heap: _Heap) -> tuple[int, int]:
         heap.pinned = 0.0
         # All state that decides the future of the heap.
         after = (
-            heap.threshold, heap.trim, heap.top, heap.end, heap.touched, heap.mapped, dict(heap.free.sizes),
+            heap.threshold, heap.top, heap.end, heap.touched, heap.mapped, dict(heap.free.sizes),
             addresses[:],
         )  # fmt: skip
         if after == before and not heap.stolen:

@@ -24,9 +24,7 @@ from leadline.graphs.torch.worker.session import (
     ThreadTimes,
     TraceSession,
     call_after,
-    forget_peak,
     read_times,
-    resident_bytes,
 )
 from leadline.graphs.torch.worker.watchdog import Watchdog, time_failure
 
@@ -62,8 +60,8 @@ def _trace(session: TraceSession, request: Dict[str, Any]) -> Dict[str, Any]:
     steps = StepWatch(session, None if request["module"] else request["target"])
     _describe_one_device(session, jax)
     record_preloaded()
-    session.began, session.began_s, session.began_bytes = read_times(), time.process_time(), resident_bytes()
-    forget_peak()
+    session.began = read_times()
+    session.begin_script()
     with Watchdog(session, lambda answer: end_with(answer, request)):
         try:
             run_target(request)

@@ -18,14 +18,7 @@ from typing import Any, Dict, NoReturn, Optional
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.expressions import MOST_COUNT
 from leadline.graphs.torch.worker.libraries import last_user_line
-from leadline.graphs.torch.worker.session import (
-    COMPILER,
-    ScriptFailure,
-    StopTrace,
-    TraceSession,
-    forget_peak,
-    resident_bytes,
-)
+from leadline.graphs.torch.worker.session import COMPILER, ScriptFailure, StopTrace, TraceSession
 from leadline.graphs.torch.worker.watchdog import Watchdog, time_failure
 
 ORPHAN_S = 120
@@ -92,8 +85,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
         run = _run_script
     # A fake op would load it later, and its time would count as the script's.
     importlib.import_module("torch.fx.experimental.symbolic_shapes")
-    session.began_s, session.began_bytes = time.process_time(), resident_bytes()
-    forget_peak()
+    session.begin_script()
     session.has_compiler = COMPILER in sys.modules
     # A script that sleeps calls no hook.
     with Watchdog(session, lambda answer: end_with(answer, request)), recorder:

@@ -218,6 +218,11 @@ class TraceSession:
         self.devices_counted = True
         return self.local_size
 
+    def begin_script(self) -> None:
+        """Note time and memory when the user's own code begins."""
+        self.began_s, self.began_bytes = time.process_time(), resident_bytes()
+        forget_peak()
+
     def record_startup_cost(self) -> None:
         """Record the cost of the script's own imports and data, which end when its first module is called."""
         if "script_s" in self.facts:
