@@ -164,11 +164,15 @@ def test_a_batch_of_a_worker_is_sent_and_received():
     assert step_with_loading(compute, Interval(2.0, 2.0, 2.0), 2, gpu).point == pytest.approx(2.3)
 
 
-def test_the_scripts_own_work_is_wider_than_it_was_measured():
-    work = script_work(TracedJob(OpGraph(()), LoopFacts(script_work=ScriptWork(0.1, 0.08, 0.3))))
+def test_the_scripts_own_work_is_wider_than_it_was_measured_and_more_so_elsewhere():
+    job = TracedJob(OpGraph(()), LoopFacts(script_work=ScriptWork(0.1, 0.08, 0.3)))
+    elsewhere = Device("GPU", "nvidia", DeviceKind.GPU)
+    here = Device("GPU", "nvidia", DeviceKind.GPU, calibration=Calibration("now", "torch", 1))
+    work = script_work(job, elsewhere)
     assert (work.step_s.low, work.step_s.point, work.step_s.high) == pytest.approx((0.04, 0.1, 0.6))
     assert "0.1 s a step" in work.reason
-    assert script_work(TracedJob(OpGraph(()))) is None
+    assert script_work(job, here).step_s.high == pytest.approx(0.45)
+    assert script_work(TracedJob(OpGraph(())), here) is None
 
 
 def test_the_start_of_the_scripts_own_python_replaces_the_calibrated_one_on_a_cpu():

@@ -49,6 +49,13 @@ class Interval(Frozen):
         ends = (join(self.point, other.point), join(self.low, other.low), join(self.high, other.high))
         return Interval(*ends, self.level)
 
+    def plus(self, other: "Interval") -> "Interval":
+        """Return the interval of the sum with another quantity whose error is independent."""
+        point = self.point + other.point
+        low = point - math.hypot(self.point - self.low, other.point - other.low)
+        high = point + math.hypot(self.high - self.point, other.high - other.point)
+        return Interval(point, low, high, self.level)
+
     def widened(self, below: float, above: float) -> "Interval":
         """Return the interval with a further, independent error of 1 ÷ ``below`` to ``above`` times the point."""
         if not 0 < self.low <= self.point:

@@ -18,8 +18,9 @@ START_S = {
 
 # Rate of one loader process that reads files, an assumption. It only bounds unmeasured reading from above.
 LOAD_BYTES_PER_S = 150e6
-# Factor on both sides of a measured loading time: other processors, other storage.
-LOAD_SPREAD = 2.0
+# Factor on both sides of a measured loading time or of a script's work: other processors, other storage. On the
+# machine of the trace, which is calibrated, only caches and other jobs change it.
+LOAD_SPREAD, LOCAL_LOAD_SPREAD = 2.0, 1.5
 
 # Import of torch from a cluster's shared file system, where nothing was measured; an assumption.
 FRAMEWORK_IMPORT_S = 3.0
@@ -80,7 +81,7 @@ def loading(workload: Workload, job: TracedJob, device: Device) -> Loading:
     if dataset.load_s is not None:
         return Loading(_exactly(dataset.load_s * share), f"loading takes {dataset.load_s:.3g} s a batch, as requested")
     if loop.loading is not None:
-        measured = loading_interval(loop.loading, _read_bytes(workload, loop))
+        measured = loading_interval(loop.loading, _read_bytes(workload, loop), device)
         scale = batch / loop.batch if batch and loop.batch else 1.0
         return Loading(measured.scaled(share * scale), _describe_measured(loop.loading))
     figures = device.calibration.figures if device.calibration else {}
@@ -102,16 +103,20 @@ def _batches_per_step(workload: Workload, loop: LoopFacts) -> float:
     return max(workload.accumulation, loop.accumulation) * (1.0 if shown is None else shown / loop.accumulation)
 
 
-def loading_interval(measured: LoadingTime, read_bytes: float) -> Interval:
-    """Return the loading time of one batch in one process elsewhere.
+def loading_interval(measured: LoadingTime, read_bytes: float, device: Device) -> Interval:
+    """Return the loading time of one batch in one process at another time, beside the device.
 
     The low end needs no waiting, as with cached files. The high end reads all files anew. Both are wider the busier
     the machine was: a shared processor is slower, even while it runs the loader.
     """
-    spread = LOAD_SPREAD * (1.0 + (0.5 if measured.queued_share is None else measured.queued_share))
+    spread = _load_spread(device) * (1.0 + (0.5 if measured.queued_share is None else measured.queued_share))
     waited_s = measured.batch_s - measured.cpu_s
     high_s = spread * measured.cpu_s + max(spread * waited_s, read_bytes / LOAD_BYTES_PER_S)
     return Interval(measured.batch_s, measured.cpu_s / spread, max(high_s, measured.batch_s))
+
+
+def _load_spread(device: Device) -> float:
+    return LOCAL_LOAD_SPREAD if device.calibration else LOAD_SPREAD
 
 
 def _read_bytes(workload: Workload, loop: LoopFacts) -> float:
@@ -154,7 +159,7 @@ def step_with_loading(compute: Interval, loading_s: Interval, workers: int, devi
     processor time from it.
     """
     if not workers:
-        return compute.joined(loading_s)
+        return compute.plus(loading_s)
     figures = device.calibration.figures if device.calibration else {}
     loading_s = loading_s.joined(_exactly(figures.get("loader_send_s", 0.0) / workers))
     compute = compute.joined(_exactly(figures.get("loader_receive_s", 0.0)))
@@ -163,22 +168,22 @@ def step_with_loading(compute: Interval, loading_s: Interval, workers: int, devi
     return compute.joined(loading_s, max)
 
 
-def script_work(job: TracedJob) -> Loading | None:
+def script_work(job: TracedJob, device: Device) -> Loading | None:
     """Return the script's own work in a step, if there is any, and the sentence that explains it."""
-    work = job.loop.script_work
+    work, spread = job.loop.script_work, _load_spread(device)
     if work is None:
         return None
     reason = f"the script's own work outside the framework, measured on this machine: {work.step_s:.3g} s a step"
-    return Loading(Interval(work.step_s, work.least_s / LOAD_SPREAD, work.most_s * LOAD_SPREAD), reason)
+    return Loading(Interval(work.step_s, work.least_s / spread, work.most_s * spread), reason)
 
 
-def epoch_work(job: TracedJob) -> Loading | None:
+def epoch_work(job: TracedJob, device: Device) -> Loading | None:
     """Return the script's own work between two epochs, if there is any, and the sentence that explains it."""
-    seconds = job.loop.epoch_work_s
+    seconds, spread = job.loop.epoch_work_s, _load_spread(device)
     if not seconds:
         return None
     reason = f"the script's own work between epochs, measured on this machine: {seconds:.3g} s an epoch"
-    return Loading(Interval(seconds, seconds / LOAD_SPREAD, seconds * LOAD_SPREAD), reason)
+    return Loading(Interval(seconds, seconds / spread, seconds * spread), reason)
 
 
 def evaluation_interval(workload: Workload, job: TracedJob, device: Device, compute_s: float) -> Interval:
@@ -190,7 +195,7 @@ def evaluation_interval(workload: Workload, job: TracedJob, device: Device, comp
         loading_s = _exactly(workload.dataset.load_s * share)
     elif loop.evaluation_loading is not None:
         read_bytes = 0 if workload.dataset.held_in_memory else loop.evaluation_loading.read_bytes
-        loading_s = loading_interval(loop.evaluation_loading, read_bytes).scaled(share)
+        loading_s = loading_interval(loop.evaluation_loading, read_bytes, device).scaled(share)
     else:
         loading_s = loading(workload, job, device).step_s.scaled(1.0 / _batches_per_step(workload, loop))
     return step_with_loading(Interval(compute_s, compute_s / 2, compute_s * 2), loading_s, workers, device)

@@ -330,16 +330,16 @@ def _predict_job(
     workers = workload.dataset.workers or job.loop.loader_workers
     fed = walltime.step_with_loading(step, loaded.step_s, workers, device)
     reasons = [*length.reasons, *filter(None, [loaded.reason])]
-    if (work := walltime.script_work(job)) is not None:
-        fed = fed.joined(work.step_s)
+    if (work := walltime.script_work(job, device)) is not None:
+        fed = fed.plus(work.step_s)
         reasons.append(work.reason)
     if loaded.step_s.point > step.point:
         reasons.append(f"input-bound: {loaded.step_s.point:.3g} s a step to load, {step.point:.3g} s to compute")
-    elapsed = walltime.startup_interval(device, job.loop).joined(fed.scaled(length.steps))
-    if (between := walltime.epoch_work(job)) is not None:
-        elapsed = elapsed.joined(between.step_s.scaled(length.epochs))
+    elapsed = walltime.startup_interval(device, job.loop).plus(fed.scaled(length.steps))
+    if (between := walltime.epoch_work(job, device)) is not None:
+        elapsed = elapsed.plus(between.step_s.scaled(length.epochs))
         reasons.append(between.reason)
     if job.evaluation and length.evaluation_batches:
         batch = walltime.evaluation_interval(workload, job, device, model.step_s(job.evaluation))
-        elapsed = elapsed.joined(batch.scaled(length.evaluation_batches))
+        elapsed = elapsed.plus(batch.scaled(length.evaluation_batches))
     return elapsed, fed, reasons

@@ -49,7 +49,7 @@ class TierForecast(Frozen):
         """Time from the start of the copies to the end of the run."""
         if self.elapsed_s is None or self.transfer_s is None:
             return None
-        return self.elapsed_s.joined(self.transfer_s)
+        return self.elapsed_s.plus(self.transfer_s)
 
     def __str__(self) -> str:
         if self.elapsed_s is None:
