@@ -1,6 +1,4 @@
-import random
-from statistics import quantiles
-
+import numpy as np
 import pytest
 
 from leadline.core.estimate import Interval
@@ -14,9 +12,9 @@ def test_independent_errors_partly_cancel_in_a_sum():
 
 
 def test_a_sum_of_independent_log_normal_quantities_lies_within_its_interval_nine_times_of_ten():
-    draw = random.Random(3)
-    sums = sorted(draw.lognormvariate(0.0, 0.3) + 2 * draw.lognormvariate(0.0, 0.2) for _ in range(20_000))
+    draw = np.random.default_rng(3)
+    sums = draw.lognormal(0.0, 0.3, 20_000) + 2 * draw.lognormal(0.0, 0.2, 20_000)
     part, other = (Interval(1.0, 1 / f, f) for f in (1.638, 1.390))  # exp(1.645 × 0.3) and exp(1.645 × 0.2)
     both = part.plus(other.scaled(2))
-    assert both.low == pytest.approx(quantiles(sums, n=20)[0], rel=0.05)
-    assert both.high == pytest.approx(quantiles(sums, n=20)[-1], rel=0.05)
+    assert both.low == pytest.approx(np.quantile(sums, 0.05), rel=0.05)
+    assert both.high == pytest.approx(np.quantile(sums, 0.95), rel=0.05)
