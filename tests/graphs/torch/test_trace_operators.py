@@ -351,6 +351,30 @@ def test_a_view_of_what_a_mask_selects_tells_its_size(tmp_path):
     assert not any("selects depends on the data" in note for note in job.notes)
 
 
+def test_results_are_written_into_a_tensor_of_zeros_on_the_cpu(tmp_path: Path) -> None:
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(20):
+            optimizer.zero_grad()
+            hidden = model(torch.zeros(1, 4))
+            scores = torch.zeros(3)
+            for i in range(3):
+                scores[i] = torch.dot(hidden.view(-1), hidden.view(-1))
+            weights = scores.softmax(0).view(1, 1, -1)
+            loss = weights.bmm(torch.cat([hidden[None], hidden[None], hidden[None]], 1)).sum()
+            loss.backward()
+            optimizer.step()
+        """,
+    )
+    assert job.loop.steps_per_epoch == 20
+    products = [op for op in job.step.ops if op.name == "aten.bmm" and op.stage is Stage.FORWARD]
+    assert sum(op.flops * op.count for op in products) == 2 * 3 * 4
+
+
 def trace(folder: Path, code: str) -> TracedJob:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code))

@@ -109,13 +109,13 @@ class ResultCache:
                 torch.autograd.graph.increment_version(tensor)
             return None
         if policy == COMPUTE or torch.is_inference_mode_enabled():
-            return fake_tensors.FAKE_MODE.dispatch(func, types, args, kwargs)
+            return _compute(func, types, args, kwargs)
         try:
             named = _describe(tuple(kwargs.items())) if kwargs else ()
             key = (func, torch.get_default_dtype(), _describe(args), named)
             recipe = self._recipes.get(key)
         except (Uncacheable, TypeError):
-            return fake_tensors.FAKE_MODE.dispatch(func, types, args, kwargs)
+            return _compute(func, types, args, kwargs)
         if recipe is not None:
             return recipe(args)
         out = fake_tensors.FAKE_MODE.dispatch(func, types, args, kwargs)
@@ -123,6 +123,18 @@ class ResultCache:
         if recipe is not None and len(self._recipes) < MOST_ENTRIES:
             self._recipes[key] = recipe
         return out
+
+
+def _compute(func: Any, types: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
+    # A tensor with data has a history if a result without data was written into it. PyTorch refuses to make a fake of
+    # such a tensor, and its history does not matter here, below autograd.
+    return fake_tensors.FAKE_MODE.dispatch(func, types, tuple(map(_without_history, args)), kwargs)
+
+
+def _without_history(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return list(map(_without_history, value))
+    return value.detach() if type(value) is torch.Tensor and not value.is_leaf else value
 
 
 @functools.cache
