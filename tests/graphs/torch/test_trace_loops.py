@@ -165,6 +165,18 @@ def test_a_data_set_that_was_loaded_as_one_batch_is_not_the_batch_of_a_step(tmp_
     assert any("unknown" in note for note in job.notes)
 
 
+@pytest.mark.parametrize(
+    "folds",
+    ["KFold(n_splits=4).split(rows)", "validator.split(rows)", "enumerate(other_validator.split(rows, rows > 50))"],
+)
+def test_the_folds_of_a_cross_validator_are_counted(tmp_path: Path, folds: str) -> None:
+    names = "from sklearn.model_selection import KFold, StratifiedKFold\nrows = torch.arange(100).numpy()\n"
+    names += "validator, other_validator = KFold(4, shuffle=True), StratifiedKFold(4)\n"
+    loops = f"for fold in {folds}:\n    for epoch in range(3):\n        for x, _ in a: step(x)\n"
+    loop = _trace(tmp_path, BEGINNING + names + loops).loop
+    assert (loop.steps_per_epoch, loop.epochs, loop.batch) == (10, 12, 10)
+
+
 def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:
     fit = "def fit(loader):\n    for x, _ in loader: step(x)\n"
     again = _trace(tmp_path, BEGINNING + fit + "for epoch in range(3): fit(a)\nfor epoch in range(2): fit(b)\n")

@@ -375,6 +375,32 @@ def test_results_are_written_into_a_tensor_of_zeros_on_the_cpu(tmp_path: Path) -
     assert sum(op.flops * op.count for op in products) == 2 * 3 * 4
 
 
+def test_lengths_are_calculated_on_the_gpu_for_packed_rows_and_a_ctc_loss(tmp_path: Path) -> None:
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        from torch.nn.utils.rnn import pack_padded_sequence
+        net = torch.nn.GRU(6, 5).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for step in range(9):
+            frames, targets = torch.tensor([19, 15]).cuda(), torch.randint(1, 5, (7,)).cuda()
+            lengths = torch.div(frames + 1, 2, rounding_mode="floor")
+            shares = (lengths.float() / lengths.max() * 10).long()
+            assert lengths.tolist() == [10, 8] and shares.tolist() == [10, 8]
+            packed, _ = net(pack_padded_sequence(torch.rand(10, 2, 6).cuda(), lengths.cpu()))
+            assert len(packed.data) == 18
+            scores = torch.nn.utils.rnn.pad_packed_sequence(packed)[0].log_softmax(-1)
+            loss = torch.nn.functional.ctc_loss(scores, targets, lengths, torch.tensor([4, 3]).cuda())
+            loss.backward()
+            optimizer.step()
+        """,
+    )
+    (loss,) = (op for op in job.step.ops if op.name == "aten._ctc_loss")
+    assert loss.bytes_written >= 2 * 10 * (2 * 4 + 1) * 4
+    assert any(op.name == "aten._ctc_loss_backward" for op in job.step.ops)
+
+
 def trace(folder: Path, code: str) -> TracedJob:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code))

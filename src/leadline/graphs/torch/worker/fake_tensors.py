@@ -1,7 +1,7 @@
 """Tensors without data: the device they show, and the device that ops on them run on."""
 
 import sys
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional
 
 import torch
 from torch._subclasses import fake_tensor
@@ -9,7 +9,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
 
 from leadline.graphs.torch.worker.expressions import read_locals
-from leadline.graphs.torch.worker.selections import viewed_elements
 
 SPARE_BACKEND = "fgpu"
 """Name given to PyTorch's spare device slot (PrivateUse1), which represents the GPU inside the trace."""
@@ -168,16 +167,17 @@ VIEWS = {"detach", "alias", "select", "unbind", "unsqueeze", "squeeze", "view", 
 """Ops whose result shows values of their input."""
 VALUE_OPS = VIEWS | {"max", "min", "amax", "amin", "sum", "any", "all", "eq", "ne", "lt", "gt", "le", "ge"}
 """Ops whose result is computed where their input is known (``labels.max().item() + 1`` classes)."""
+ARITHMETIC = {
+    "add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "neg", "floor", "ceil", "round", "clamp",
+    "clamp_min", "clamp_max", "maximum", "minimum", "cumsum", "_to_copy",
+}  # fmt: skip
+"""Ops on few known numbers of any type whose result is computed, such as the lengths after a strided convolution."""
 CHOICES = {"topk": 2, "max": 1, "min": 1, "argmax": 1, "argmin": 1}
 """Ops that return places along a dimension, and the position of that argument."""
 SMALL = 1024
-"""Elements up to which known numbers of a floating type are compared."""
+"""Elements up to which known numbers of a floating type are compared, and known numbers calculated with."""
 aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
-
-UNIQUE = (aten._unique2, aten._unique, aten.unique_dim, aten.unique_consecutive)
-NMS = "torchvision.nms"
-INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index)
 
 
 def scalar_value(tensor: torch.Tensor) -> Any:
@@ -238,123 +238,28 @@ def mark_places(name: str, args: Any, out: Any) -> None:
     places.__dict__["_distinct"] = name == "topk"
 
 
-def infer_value(func: Any, args: Any, out: Any) -> None:
-    """Remember the result of an op on known integers, or of a view of any known tensor."""
-    view = func._schema.name.partition("::")[2] in VIEWS
+def infer_value(func: Any, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
+    """Remember the result of an op on known integers or on few known numbers, or of a view of any known tensor."""
+    name = func._schema.name.partition("::")[2]
+    view, options = name in VIEWS, {}
+    if name in ARITHMETIC:
+        if not isinstance(out, FakeTensor) or out.numel() > SMALL:
+            return
+        options = {key: kwargs[key] for key in ("alpha", "rounding_mode", "dtype") if key in kwargs}
     if view and "_extent" in args[0].__dict__ and isinstance(out, FakeTensor):
         out.__dict__.update({key: args[0].__dict__[key] for key in ("_extent", "_distinct")})
     if known_value(args[0]) is None:
         return
     values = [known_value(argument) if isinstance(argument, torch.Tensor) else argument for argument in args]
     tensors = [argument for argument in values if isinstance(argument, torch.Tensor)]
-    unknown = any(argument is None or isinstance(argument, FakeTensor) for argument in values)
+    unknown = any(known_value(argument) is None for argument in args if isinstance(argument, torch.Tensor))
+    unknown = unknown or any(isinstance(value, FakeTensor) for value in values)
     is_comparison = isinstance(out, FakeTensor) and out.dtype == torch.bool and out.numel() <= SMALL
-    if unknown or not (view or is_comparison or not any(tensor.dtype.is_floating_point for tensor in tensors)):
+    is_exact = name in ARITHMETIC or not any(tensor.dtype.is_floating_point for tensor in tensors)
+    if unknown or not (view or is_comparison or is_exact):
         return
     if isinstance(out, FakeTensor):
-        remember_value(out, func(*values))
+        remember_value(out, func(*values, **options))
     elif view:
         for position, value in enumerate(func(*values)):
             remember_value(out[position], value)
-
-
-def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
-    """Return the result of an op whose shape or value depends on data, or ``NotImplemented`` for any other op.
-
-    Known values are used. Otherwise every mask selects everything and all values are distinct.
-    """
-    packet = func._overloadpacket
-    if packet is aten._local_scalar_dense:
-        return scalar_value(args[0])
-    if packet in (aten.equal, aten.is_nonzero):
-        return True
-    if packet is aten.nonzero:
-        return _new_tensor((_selected_count(args[0]), args[0].dim()), args[0], torch.int64)
-    if packet is aten.masked_select:
-        return _new_tensor((_selected_count(args[1], args[1]),), args[0])
-    if packet in UNIQUE:
-        return _unique(func, args)
-    if packet in INDEXING:
-        selected = args[0] if len(args[1]) == 1 else None
-        indices = [i for index in args[1] for i in _as_positions(index, selected)]
-        with FAKE_MODE:
-            return func(args[0], indices, *args[2:], **kwargs)
-    if packet is aten.repeat_interleave:
-        counts = known_value(args[0])
-        total = int(counts.sum()) if counts is not None else 2 * args[0].numel()
-        return _new_tensor((kwargs.get("output_size") or total,), args[0], torch.int64)
-    if packet is aten._pack_padded_sequence:
-        return _pack(*args, **kwargs)
-    if packet is aten.bincount:
-        return _new_tensor((max(1, args[2] if len(args) > 2 else kwargs.get("minlength", 0)),), args[0], torch.int64)
-    return _new_tensor((args[0].shape[0],), args[0], torch.int64) if str(packet) == NMS else NotImplemented
-
-
-def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
-    """Return a note to the user if ``assume_result`` had to assume the size of a result, else ``None``."""
-    packet = func._overloadpacket
-    if packet is aten.masked_select:
-        selectors = [args[1]]
-    elif packet in INDEXING:
-        selectors = [selector for selector in args[1] if _is_mask(selector)]
-    elif str(packet) == NMS or packet in (aten.nonzero, aten.repeat_interleave, *UNIQUE):
-        selectors = [args[0]]
-    else:
-        return None
-    if all(known_value(selector) is not None for selector in selectors):
-        return None
-    if packet in (aten.masked_select, aten.index) and len(selectors) == 1 and viewed_elements() is not None:
-        return None
-    if packet is aten.repeat_interleave:
-        return f"the repeats of {func} depend on the data: two each were assumed; a real step may hold more"
-    return f"the size that {func} selects depends on the data: all was assumed; a real step holds as much or less"
-
-
-def _new_tensor(shape: Tuple[int, ...], source: torch.Tensor, dtype: Any = None) -> torch.Tensor:
-    return empty_tensor(shape, dtype or source.dtype, true_device(source))
-
-
-def _pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool = False) -> Any:
-    """Return the packed rows and the batch size at each step. Lengths are on the host, so they are known."""
-    longest = padded.shape[1 if batch_first else 0]
-    host_lengths = known_value(lengths)
-    counts = [longest] * lengths.numel() if host_lengths is None else [int(length) for length in host_lengths.tolist()]
-    sizes = torch.tensor([sum(count > step for count in counts) for step in range(max(counts))])
-    return _new_tensor((sum(counts), *padded.shape[2:]), padded), sizes
-
-
-def _selected_count(mask: torch.Tensor, source: Optional[torch.Tensor] = None) -> int:
-    """Return the elements that a mask selects, each a part of ``source`` if it has more dimensions."""
-    value = known_value(mask)
-    if value is not None:
-        return int(torch.count_nonzero(value))
-    viewed = None if source is None else viewed_elements()
-    if source is None or viewed is None:
-        return int(mask.numel())
-    return viewed * int(mask.numel()) // max(int(source.numel()), 1)
-
-
-def _is_mask(index: Any) -> bool:
-    return index is not None and index.dtype in (torch.bool, torch.uint8)
-
-
-def _as_positions(index: Any, source: Optional[torch.Tensor]) -> Sequence[Any]:
-    """Turn a mask into one list of positions per dimension. Other indices stay."""
-    if not _is_mask(index):
-        return [index]
-    count = _selected_count(index, source)
-    return [_new_tensor((count,), index, torch.int64) for _ in range(index.dim())]
-
-
-def _unique(func: Any, args: Sequence[Any]) -> Any:
-    values = args[0]
-    value = known_value(values)
-    if func._overloadpacket is aten.unique_dim:
-        size, shape = values.shape[args[1]], tuple(values.shape)
-    else:
-        most = min(values.numel(), values.__dict__.get("_extent", values.numel()))
-        size = most if value is None else int(torch.unique(value).numel())
-        shape = (size,)
-    flat = values.shape if len(shape) == 1 else (size,)
-    results = [_new_tensor(shape, values), *(_new_tensor(other, values, torch.int64) for other in (flat, (size,)))]
-    return tuple(results[: len(func._schema.returns)])

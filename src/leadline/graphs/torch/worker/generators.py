@@ -17,6 +17,8 @@ def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optio
     conditions around these that can be read now.
     """
     try:
+        if (folds := _count_folds(node, frame)) is not None:
+            return folds
         code, names, scope_globals = _state(node, frame)
     except (UnreadableExpression, TypeError, ValueError):
         return None
@@ -31,6 +33,20 @@ def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optio
 
 _reading: List[Any] = []
 """Code of the generators that are being read."""
+
+
+def _count_folds(node: Any, frame: Any) -> Optional[int]:
+    """Return how many splits a cross-validator of scikit-learn's interface makes, in its ``split`` method."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "split"):
+        return None
+    made = node.func.value
+    if isinstance(made, ast.Call):  # it is made in the same line, and not made a second time
+        counts = [word.value for word in made.keywords if word.arg == "n_splits"]
+        return int(evaluate(counts[0], frame)) if counts else None
+    validator = evaluate(made, frame)
+    if not hasattr(validator, "get_n_splits"):
+        return None
+    return int(validator.get_n_splits(*(evaluate(argument, frame) for argument in node.args)))
 
 
 def _count(

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leadline.graphs.torch.worker import custom_ops, fake_tensors, ops, sparse
+from leadline.graphs.torch.worker import custom_ops, fake_tensors, ops, sparse, unknown_shapes
 from leadline.graphs.torch.worker.ops import OpTraits, ResultCache
 from leadline.graphs.torch.worker.session import TraceSession
 
@@ -205,8 +205,8 @@ class Recorder(TorchDispatchMode):
                 return out
         else:
             out = self._carry_out(func, traits, types, args, kwargs)
-            if traits.name in fake_tensors.VALUE_OPS and not kwargs:
-                fake_tensors.infer_value(func, args, out)
+            if (traits.name in fake_tensors.VALUE_OPS and not kwargs) or traits.name in fake_tensors.ARITHMETIC:
+                fake_tensors.infer_value(func, args, kwargs, out)
             if traits.name in fake_tensors.CHOICES:
                 fake_tensors.mark_places(traits.name, args, out)
             if traits.name in TRUTHFUL and args[0].__dict__.get("_truth"):
@@ -217,16 +217,16 @@ class Recorder(TorchDispatchMode):
 
     def _carry_out(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         try:
-            if traits.name == "_pack_padded_sequence":  # it mixes devices, which PyTorch 2.2 refuses here
-                return fake_tensors.assume_result(func, args, kwargs)
+            if traits.name in unknown_shapes.RULED:
+                return unknown_shapes.assume_result(func, args, kwargs)
             return self._result_cache.carry_out(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             self.session.check_time()
-            out = fake_tensors.assume_result(func, args, kwargs)
+            out = unknown_shapes.assume_result(func, args, kwargs)
             if out is NotImplemented:
                 raise
             self.session.fallbacks[str(func)] += 1
-            if (sentence := fake_tensors.assumption_note(func, args)) is not None:
+            if (sentence := unknown_shapes.assumption_note(func, args)) is not None:
                 self.session.note(sentence)
             return out
 
@@ -241,7 +241,9 @@ class Recorder(TorchDispatchMode):
             keeps_format = kwargs.get("memory_format") in (None, torch.preserve_format)
             if target.type != "cpu" and dtype == source.dtype and keeps_format:
                 return aten.alias.default(source)
-            return self._carry_out(func, traits, types, args, kwargs)
+            out = self._carry_out(func, traits, types, args, kwargs)
+            fake_tensors.infer_value(func, args, kwargs, out)
+            return out
         if target.type == "cpu":
             return fake_tensors.host_copy(source, dtype)
         out = fake_tensors.empty_like(source, target, dtype)

@@ -1,0 +1,142 @@
+"""Results of ops whose shape or value depends on data that a trace does not have."""
+
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+
+import torch
+
+from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.fake_tensors import known_value
+from leadline.graphs.torch.worker.selections import viewed_elements
+
+aten = torch.ops.aten
+UNIQUE = (aten._unique2, aten._unique, aten.unique_dim, aten.unique_consecutive)
+NMS = "torchvision.nms"
+INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index)
+RULED = {"_pack_padded_sequence", "_ctc_loss", "_ctc_loss_backward"}
+"""Ops that PyTorch must not run on zeros: the first mixes devices, which PyTorch 2.2 refuses, and CTC reads lengths."""
+
+
+def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
+    """Return the result of an op whose shape or value depends on data, or ``NotImplemented`` for any other op.
+
+    Known values are used. Otherwise every mask selects everything and all values are distinct.
+    """
+    packet = func._overloadpacket
+    if packet in UNIQUE:
+        return _unique(func, args)
+    if packet in INDEXING:
+        selected = args[0] if len(args[1]) == 1 else None
+        indices = [i for index in args[1] for i in _as_positions(index, selected)]
+        with fake_tensors.FAKE_MODE:
+            return func(args[0], indices, *args[2:], **kwargs)
+    if str(packet) == NMS:
+        return _new_tensor((args[0].shape[0],), args[0], torch.int64)
+    return RULES[packet](*args, **kwargs) if packet in RULES else NotImplemented
+
+
+def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
+    """Return a note to the user if ``assume_result`` had to assume the size of a result, else ``None``."""
+    packet = func._overloadpacket
+    if packet is aten.masked_select:
+        selectors = [args[1]]
+    elif packet in INDEXING:
+        selectors = [selector for selector in args[1] if _is_mask(selector)]
+    elif str(packet) == NMS or packet in (aten.nonzero, aten.repeat_interleave, *UNIQUE):
+        selectors = [args[0]]
+    else:
+        return None
+    if all(known_value(selector) is not None for selector in selectors):
+        return None
+    if packet in (aten.masked_select, aten.index) and len(selectors) == 1 and viewed_elements() is not None:
+        return None
+    if packet is aten.repeat_interleave:
+        return f"the repeats of {func} depend on the data: two each were assumed; a real step may hold more"
+    return f"the size that {func} selects depends on the data: all was assumed; a real step holds as much or less"
+
+
+def _new_tensor(shape: Tuple[int, ...], source: torch.Tensor, dtype: Any = None) -> torch.Tensor:
+    return fake_tensors.empty_tensor(shape, dtype or source.dtype, fake_tensors.true_device(source))
+
+
+def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
+    return _new_tensor((_selected_count(tensor), tensor.dim()), tensor, torch.int64)
+
+
+def _repeat_interleave(repeats: torch.Tensor, output_size: Optional[int] = None) -> torch.Tensor:
+    counts = known_value(repeats)
+    total = int(counts.sum()) if counts is not None else 2 * repeats.numel()
+    return _new_tensor((output_size or total,), repeats, torch.int64)
+
+
+def _pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool = False) -> Any:
+    """Return the packed rows and the batch size at each step. Lengths are on the host, so they are known."""
+    longest = padded.shape[1 if batch_first else 0]
+    host_lengths = known_value(lengths)
+    counts = [longest] * lengths.numel() if host_lengths is None else [int(length) for length in host_lengths.tolist()]
+    sizes = torch.tensor([sum(count > step for count in counts) for step in range(max(counts))])
+    return _new_tensor((sum(counts), *padded.shape[2:]), padded), sizes
+
+
+def _ctc_loss(scores: torch.Tensor, targets: torch.Tensor, times: Any, lengths: Any, *_: Any) -> Any:
+    """Return the losses of CTC and its table of probabilities: samples × times × (2 × the longest target + 1).
+
+    ``scores`` are times × samples × classes. Targets are padded, or one after the other: these are as long as each
+    other, unless their ``lengths`` are known.
+    """
+    samples = scores.shape[1]
+    known = known_value(lengths) if isinstance(lengths, torch.Tensor) else lengths
+    longest = targets.shape[1] if targets.dim() > 1 else -(-targets.numel() // samples)
+    if known is not None:
+        longest = max(map(int, known))
+    return _new_tensor((samples,), scores), _new_tensor((samples, scores.shape[0], 2 * longest + 1), scores)
+
+
+def _selected_count(mask: torch.Tensor, source: Optional[torch.Tensor] = None) -> int:
+    """Return the elements that a mask selects, each a part of ``source`` if it has more dimensions."""
+    value = known_value(mask)
+    if value is not None:
+        return int(torch.count_nonzero(value))
+    viewed = None if source is None else viewed_elements()
+    if source is None or viewed is None:
+        return int(mask.numel())
+    return viewed * int(mask.numel()) // max(int(source.numel()), 1)
+
+
+def _is_mask(index: Any) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _as_positions(index: Any, source: Optional[torch.Tensor]) -> Sequence[Any]:
+    """Turn a mask into one list of positions per dimension. Other indices stay."""
+    if not _is_mask(index):
+        return [index]
+    count = _selected_count(index, source)
+    return [_new_tensor((count,), index, torch.int64) for _ in range(index.dim())]
+
+
+def _unique(func: Any, args: Sequence[Any]) -> Any:
+    values = args[0]
+    value = known_value(values)
+    if func._overloadpacket is aten.unique_dim:
+        size, shape = values.shape[args[1]], tuple(values.shape)
+    else:
+        most = min(values.numel(), values.__dict__.get("_extent", values.numel()))
+        size = most if value is None else int(torch.unique(value).numel())
+        shape = (size,)
+    flat = values.shape if len(shape) == 1 else (size,)
+    results = [_new_tensor(shape, values), *(_new_tensor(other, values, torch.int64) for other in (flat, (size,)))]
+    return tuple(results[: len(func._schema.returns)])
+
+
+RULES: Dict[Any, Callable[..., Any]] = {
+    aten._local_scalar_dense: fake_tensors.scalar_value,
+    aten.equal: lambda *_: True,
+    aten.is_nonzero: lambda *_: True,
+    aten.nonzero: _nonzero,
+    aten.masked_select: lambda tensor, mask: _new_tensor((_selected_count(mask, mask),), tensor),
+    aten.repeat_interleave: _repeat_interleave,
+    aten.bincount: lambda places, weights=None, minlength=0: _new_tensor((max(1, minlength),), places, torch.int64),
+    aten._pack_padded_sequence: _pack,
+    aten._ctc_loss: _ctc_loss,
+    aten._ctc_loss_backward: lambda _, scores, *__: fake_tensors.empty_like(scores),
+}
