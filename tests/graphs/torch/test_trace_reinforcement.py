@@ -110,3 +110,22 @@ for epoch in range(30):
 def test_the_steps_are_those_of_the_optimizer_that_steps_most_rarely(tmp_path):
     loop = trace(tmp_path, CRITIC).loop
     assert (loop.steps_per_epoch, loop.epochs) == (1, 30)
+
+
+ROLLOUTS = """
+import torch
+from torch import nn
+policy = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(policy.parameters(), 0.1)
+for episode in range(30):
+    chances = [[[policy(torch.rand(4)).softmax(0)[0]] for _ in range(5)] for _ in range(3)]
+    old = torch.tensor(chances, dtype=torch.float)
+    assert old.shape == (3, 5, 1)
+    (policy(torch.rand(15, 4)).softmax(1)[:, :1] / (old.reshape(15, 1) + 1)).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_tensor_is_made_of_nested_lists_of_results(tmp_path):
+    loop = trace(tmp_path, ROLLOUTS).loop
+    assert loop.steps_per_epoch * loop.epochs == 30

@@ -214,29 +214,7 @@ def _redirect_moves() -> None:
     def cuda(tensor: Any, device: Any = None, *_: Any, **__: Any) -> Any:
         return move(tensor, fake_tensors.gpu_device())
 
-    for name in ("tensor", "as_tensor", "asarray"):
-        setattr(torch, name, _construct_on_host(getattr(torch, name)))
     torch.Tensor.to, torch.Tensor.cuda = to, cuda
-
-
-def _construct_on_host(original: Any) -> Any:
-    """Wrap a constructor from Python values: it runs on the host and copies to the simulated GPU."""
-
-    def construct(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
-        if device is None:
-            context = torch._GLOBAL_DEVICE_CONTEXT  # since 2.3 an object for each thread
-            device = getattr(getattr(context, "device_context", context), "device", None)
-        device = fake_tensors.map_device(device)
-        args = tuple(map(fake_tensors.with_values, args))
-        if not isinstance(device, torch.device) or device.type != fake_tensors.backend():
-            tensor = original(*args, device=device, **kwargs)
-        elif isinstance(args[0], FakeTensor):
-            tensor = args[0].to(device, kwargs.get("dtype"))
-        else:
-            tensor = original(*args, device="cpu", **kwargs).to(device)
-        return tensor.requires_grad_() if requires_grad else tensor
-
-    return construct
 
 
 def _is_cuda(tensor: Any) -> bool:

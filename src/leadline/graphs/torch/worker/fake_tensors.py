@@ -193,10 +193,10 @@ def scalar_value(tensor: torch.Tensor) -> Any:
 
 
 def with_values(elements: Any) -> Any:
-    """Return a list with the values of its tensors without data; anything else as it is."""
-    if not isinstance(elements, (list, tuple)) or not any(isinstance(element, FakeTensor) for element in elements):
+    """Return a list, however nested, with the values of its tensors without data; anything else as it is."""
+    if not isinstance(elements, (list, tuple)) or not any(isinstance(e, (FakeTensor, list, tuple)) for e in elements):
         return elements
-    return [host_copy(element).tolist() if isinstance(element, FakeTensor) else element for element in elements]
+    return [host_copy(e.reshape(())).tolist() if isinstance(e, FakeTensor) else with_values(e) for e in elements]
 
 
 def host_copy(tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:

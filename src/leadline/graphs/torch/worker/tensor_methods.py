@@ -19,6 +19,8 @@ _tensor_data = torch.Tensor.data
 def install_tensor_methods(session: TraceSession) -> None:
     """Give tensors without data the methods that need data, and make the parameters of modules such tensors."""
     _replace_methods(session)
+    for name in ("tensor", "as_tensor", "asarray"):
+        setattr(torch, name, _construct_on_host(getattr(torch, name)))
     _make_fake_parameters(session)
     torch.nn.Module._apply = _apply
     torch.Tensor.data = property(_tensor_data.__get__, _set_data)
@@ -80,6 +82,26 @@ def _replace_methods(session: TraceSession) -> None:
     torch.Tensor.type = as_type
     torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor
     torch.Tensor.record_stream = lambda tensor, *_: None
+
+
+def _construct_on_host(original: Any) -> Any:
+    """Wrap a constructor from Python values: it runs on the host and copies to the simulated GPU."""
+
+    def construct(*args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Any:
+        if device is None:
+            context = torch._GLOBAL_DEVICE_CONTEXT  # since 2.3 an object for each thread
+            device = getattr(getattr(context, "device_context", context), "device", None)
+        device = fake_tensors.map_device(device)
+        args = tuple(map(fake_tensors.with_values, args))
+        if not isinstance(device, torch.device) or device.type != fake_tensors.backend():
+            tensor = original(*args, device=device, **kwargs)
+        elif isinstance(args[0], FakeTensor):
+            tensor = args[0].to(device, kwargs.get("dtype"))
+        else:
+            tensor = original(*args, device="cpu", **kwargs).to(device)
+        return tensor.requires_grad_() if requires_grad else tensor
+
+    return construct
 
 
 def _restore(shape: Any, dtype: Any) -> torch.Tensor:
