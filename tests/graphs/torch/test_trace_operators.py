@@ -401,6 +401,35 @@ def test_lengths_are_calculated_on_the_gpu_for_packed_rows_and_a_ctc_loss(tmp_pa
     assert any(op.name == "aten._ctc_loss_backward" for op in job.step.ops)
 
 
+@pytest.mark.parametrize("selected", [
+    "torch.where(nn.functional.one_hot(chosen, 8).permute(2, 1, 0)[expert])[1]",
+    "(chosen == expert).any(1).nonzero()[:, 0]",
+    "torch.zeros(64, 8, device='cuda').scatter_(1, chosen, 1).bool()[:, expert].nonzero()[:, 0]",
+])  # fmt: skip
+def test_each_expert_gets_its_share_of_the_tokens(tmp_path: Path, selected: str) -> None:
+    job = trace(
+        tmp_path,
+        f"""
+        import torch
+        from torch import nn
+        gate, experts = nn.Linear(16, 8).cuda(), nn.ModuleList(nn.Linear(16, 16) for _ in range(8)).cuda()
+        optimizer = torch.optim.SGD([*gate.parameters(), *experts.parameters()], 0.1)
+        for step in range(9):
+            tokens = torch.rand(64, 16).cuda()
+            weights, chosen = gate(tokens).softmax(1).topk(2, dim=1)
+            out = torch.zeros_like(tokens)
+            for expert, layer in enumerate(experts):
+                rows = {selected}
+                out.index_add_(0, rows, layer(tokens[rows]))
+            (out.sum() + weights.sum()).backward()
+            optimizer.step()
+        """,
+    )
+    products = [op for op in job.step.ops if op.name == "aten.addmm" and op.stage is Stage.FORWARD]
+    assert sum(op.flops * op.count for op in products) == 2 * 64 * 16 * 8 + 8 * 2 * 16 * 16 * 16
+    assert any("0.25 of all was assumed" in note or "0.125 of all was assumed" in note for note in job.notes)
+
+
 def trace(folder: Path, code: str) -> TracedJob:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code))

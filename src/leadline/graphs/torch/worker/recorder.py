@@ -207,8 +207,8 @@ class Recorder(TorchDispatchMode):
             out = self._carry_out(func, traits, types, args, kwargs)
             if (traits.name in fake_tensors.VALUE_OPS and not kwargs) or traits.name in fake_tensors.ARITHMETIC:
                 fake_tensors.infer_value(func, args, kwargs, out)
-            if traits.name in fake_tensors.CHOICES:
-                fake_tensors.mark_places(traits.name, args, out)
+            if traits.name in unknown_shapes.MARKED:
+                unknown_shapes.mark(traits.name, args, out)
             if traits.name in TRUTHFUL and args[0].__dict__.get("_truth"):
                 out.__dict__["_truth"] = True
         if out is not NotImplemented and not isinstance(out, sparse.SparseMatrix):
@@ -243,6 +243,7 @@ class Recorder(TorchDispatchMode):
                 return aten.alias.default(source)
             out = self._carry_out(func, traits, types, args, kwargs)
             fake_tensors.infer_value(func, args, kwargs, out)
+            unknown_shapes.mark(traits.name, args, out)
             return out
         if target.type == "cpu":
             return fake_tensors.host_copy(source, dtype)

@@ -1,5 +1,6 @@
 """Results of ops whose shape or value depends on data that a trace does not have."""
 
+import math
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import torch
@@ -14,12 +15,37 @@ NMS = "torchvision.nms"
 INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index)
 RULED = {"_pack_padded_sequence", "_ctc_loss", "_ctc_loss_backward"}
 """Ops that PyTorch must not run on zeros: the first mixes devices, which PyTorch 2.2 refuses, and CTC reads lengths."""
+SHARING = {"permute", "transpose", "_to_copy", "clone", "any", *fake_tensors.VIEWS}
+"""Ops whose result holds as large a share of true elements as their input, or more."""
+MARKED = {"eq", "scatter", "scatter_", *SHARING, *fake_tensors.CHOICES}
+"""Ops whose result tells something of data that a trace does not have."""
+
+
+def mark(name: str, args: Any, out: Any) -> None:
+    """Remember what is expected of the result of an op: the places that it can name, or its share of true elements.
+
+    Of E experts, each is expected to get 1/E of the tokens.
+    """
+    if name in fake_tensors.CHOICES:
+        fake_tensors.mark_places(name, args, out)
+    elif name == "eq":
+        extents = [tensor.__dict__.get("_extent") for tensor in args if isinstance(tensor, torch.Tensor)]
+        out.__dict__["_share"] = 1.0 / max(filter(None, extents), default=1)
+    elif name in SHARING:
+        share = args[0].__dict__.get("_share", 1.0)
+        if share < 1.0 and name == "any":
+            share = min(1.0, share * args[0].numel() / max(1, out.numel()))
+        for tensor in out if isinstance(out, (list, tuple)) else [out]:
+            tensor.__dict__["_share"] = share
+    elif len(args) > 2 and isinstance(args[2], torch.Tensor) and args[0].dim():
+        out.__dict__["_share"] = min(1.0, args[2].shape[args[1]] / max(1, args[0].shape[args[1]]))
 
 
 def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
     """Return the result of an op whose shape or value depends on data, or ``NotImplemented`` for any other op.
 
-    Known values are used. Otherwise every mask selects everything and all values are distinct.
+    Known values are used. Otherwise every mask selects everything, unless its share is expected, and all values are
+    distinct.
     """
     packet = func._overloadpacket
     if packet in UNIQUE:
@@ -51,6 +77,9 @@ def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
         return None
     if packet is aten.repeat_interleave:
         return f"the repeats of {func} depend on the data: two each were assumed; a real step may hold more"
+    share = min(selector.__dict__.get("_share", 1.0) for selector in selectors)
+    if share < 1.0:
+        return f"the size that {func} selects depends on the data: {share:.3g} of all was assumed"
     return f"the size that {func} selects depends on the data: all was assumed; a real step holds as much or less"
 
 
@@ -98,7 +127,7 @@ def _selected_count(mask: torch.Tensor, source: Optional[torch.Tensor] = None) -
         return int(torch.count_nonzero(value))
     viewed = None if source is None else viewed_elements()
     if source is None or viewed is None:
-        return int(mask.numel())
+        return math.ceil(mask.numel() * mask.__dict__.get("_share", 1.0))
     return viewed * int(mask.numel()) // max(int(source.numel()), 1)
 
 
