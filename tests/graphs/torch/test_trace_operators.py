@@ -390,6 +390,9 @@ def test_lengths_are_calculated_on_the_gpu_for_packed_rows_and_a_ctc_loss(tmp_pa
             assert lengths.tolist() == [10, 8] and shares.tolist() == [10, 8]
             packed, _ = net(pack_padded_sequence(torch.rand(10, 2, 6).cuda(), lengths.cpu()))
             assert len(packed.data) == 18
+            rising, order = lengths.sort()
+            assert rising.tolist() == [8, 10] and lengths[order].tolist() == [8, 10] and order.tolist() == [1, 0]
+            assert torch.cat([lengths, rising]).tolist() == [10, 8, 8, 10]
             scores = torch.nn.utils.rnn.pad_packed_sequence(packed)[0].log_softmax(-1)
             loss = torch.nn.functional.ctc_loss(scores, targets, lengths, torch.tensor([4, 3]).cuda())
             loss.backward()

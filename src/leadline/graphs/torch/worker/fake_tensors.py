@@ -1,7 +1,7 @@
 """Tensors without data: the device they show, and the device that ops on them run on."""
 
 import sys
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 from torch._subclasses import fake_tensor
@@ -169,9 +169,12 @@ VALUE_OPS = VIEWS | {"max", "min", "amax", "amin", "sum", "any", "all", "eq", "n
 """Ops whose result is computed where their input is known (``labels.max().item() + 1`` classes)."""
 ARITHMETIC = {
     "add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "neg", "floor", "ceil", "round", "clamp",
-    "clamp_min", "clamp_max", "maximum", "minimum", "cumsum", "_to_copy",
+    "clamp_min", "clamp_max", "maximum", "minimum", "cumsum", "sort", "argsort", "flip", "index", "index_select", "cat",
+    "stack", "_to_copy",
 }  # fmt: skip
 """Ops on few known numbers of any type whose result is computed, such as the lengths after a strided convolution."""
+OPTIONS = {"alpha", "rounding_mode", "dtype", "dim", "descending", "stable"}
+"""Their arguments that are only given by name."""
 CHOICES = {"topk": 2, "max": 1, "min": 1, "argmax": 1, "argmin": 1}
 """Ops that return places along a dimension, and the position of that argument."""
 SMALL = 1024
@@ -241,25 +244,31 @@ def mark_places(name: str, args: Any, out: Any) -> None:
 def infer_value(func: Any, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
     """Remember the result of an op on known integers or on few known numbers, or of a view of any known tensor."""
     name = func._schema.name.partition("::")[2]
-    view, options = name in VIEWS, {}
-    if name in ARITHMETIC:
-        if not isinstance(out, FakeTensor) or out.numel() > SMALL:
-            return
-        options = {key: kwargs[key] for key in ("alpha", "rounding_mode", "dtype") if key in kwargs}
+    view = name in VIEWS
     if view and "_extent" in args[0].__dict__ and isinstance(out, FakeTensor):
         out.__dict__.update({key: args[0].__dict__[key] for key in ("_extent", "_distinct")})
-    if known_value(args[0]) is None:
+    results = [out] if isinstance(out, torch.Tensor) else out
+    is_small = not view and sum(result.numel() for result in results) <= 2 * SMALL
+    if (name in ARITHMETIC and not is_small) or (values := _known_values(args)) is None:
         return
-    values = [known_value(argument) if isinstance(argument, torch.Tensor) else argument for argument in args]
-    tensors = [argument for argument in values if isinstance(argument, torch.Tensor)]
-    unknown = any(known_value(argument) is None for argument in args if isinstance(argument, torch.Tensor))
-    unknown = unknown or any(isinstance(value, FakeTensor) for value in values)
-    is_comparison = isinstance(out, FakeTensor) and out.dtype == torch.bool and out.numel() <= SMALL
-    is_exact = name in ARITHMETIC or not any(tensor.dtype.is_floating_point for tensor in tensors)
-    if unknown or not (view or is_comparison or is_exact):
-        return
-    if isinstance(out, FakeTensor):
-        remember_value(out, func(*values, **options))
-    elif view:
-        for position, value in enumerate(func(*values)):
-            remember_value(out[position], value)
+    is_comparison = is_small and results[0].dtype == torch.bool
+    is_exact = not any(value.dtype.is_floating_point for value in values if isinstance(value, torch.Tensor))
+    if view or is_comparison or is_exact or name in ARITHMETIC:
+        computed = func(*values, **{key: value for key, value in kwargs.items() if key in OPTIONS})
+        for result, value in zip(results, [computed] if isinstance(out, torch.Tensor) else computed):  # noqa: B905 - as above
+            remember_value(result, value)
+
+
+def _known_values(args: Sequence[Any]) -> Optional[List[Any]]:
+    """Return arguments with the known values of their tensors; ``None`` if a tensor is unknown."""
+    values: List[Any] = []
+    for argument in args:
+        value = argument
+        if isinstance(argument, torch.Tensor):
+            value = known_value(argument)
+        elif isinstance(argument, (list, tuple)):
+            value = _known_values(argument)
+        if isinstance(value, FakeTensor) or (value is None and argument is not None):
+            return None
+        values.append(value)
+    return values

@@ -127,7 +127,8 @@ def _selected_count(mask: torch.Tensor, source: Optional[torch.Tensor] = None) -
         return int(torch.count_nonzero(value))
     viewed = None if source is None else viewed_elements()
     if source is None or viewed is None:
-        return math.ceil(mask.numel() * mask.__dict__.get("_share", 1.0))
+        share: float = mask.__dict__.get("_share", 1.0)
+        return math.ceil(mask.numel() * share)
     return viewed * int(mask.numel()) // max(int(source.numel()), 1)
 
 
