@@ -8,6 +8,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
 
+from leadline.graphs.torch.worker.conditions import expected_truth, loop_note
 from leadline.graphs.torch.worker.expressions import read_locals
 from leadline.graphs.torch.worker.selections import viewed_elements
 
@@ -181,12 +182,13 @@ INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, 
 
 
 def scalar_value(tensor: torch.Tensor) -> Any:
-    """Return the value of ``.item()``: the real one if known, else False, 1 or 1.0."""
+    """Return the value of ``.item()``: the real one if known, else what the line expects, False, 1 or 1.0."""
     value = known_value(tensor)
     if value is not None and value.numel() == 1:
         return value.item()
     if tensor.dtype == torch.bool:
-        return bool(tensor.__dict__.get("_truth", False))
+        truth = expected_truth()
+        return bool(tensor.__dict__.get("_truth", False)) if truth is None else truth
     if tensor.dtype.is_complex:
         return 1 + 0j
     return 1.0 if tensor.dtype.is_floating_point else 1
@@ -293,6 +295,8 @@ def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any
 def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
     """Return a note to the user if ``assume_result`` had to assume the size of a result, else ``None``."""
     packet = func._overloadpacket
+    if packet is aten._local_scalar_dense:
+        return loop_note() if args[0].dtype == torch.bool and known_value(args[0]) is None else None
     if packet is aten.masked_select:
         selectors = [args[1]]
     elif packet in INDEXING:

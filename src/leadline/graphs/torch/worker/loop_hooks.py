@@ -12,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loader_module
 
+from leadline.graphs.torch.worker import conditions
 from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.expressions import read_locals
 from leadline.graphs.torch.worker.keras_fit import fit_settings
@@ -141,6 +142,7 @@ def _record_backward(watch: LoopObservations) -> None:
 
 def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
     watch.step_count += 1
+    conditions.begin_step()
     watch.batches_at.setdefault(id(optimizer), []).append(watch.batch_count)
     if not any(known_optimizer is optimizer for known_optimizer in watch.optimizers):
         watch.optimizers.append(optimizer)
