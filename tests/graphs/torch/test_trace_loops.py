@@ -133,6 +133,15 @@ for i in range(start, 40):
 """,
             40,
         ),
+        (
+            """
+for epoch in range(3):
+    for i in range(20):
+        for _ in range(1):
+            step(next(iter(a))[0])
+""",
+            60,
+        ),
     ],
     ids=[
         "next",
@@ -147,6 +156,7 @@ for i in range(start, 40):
         "rest",
         "loop over optimizers",
         "start to go on from",
+        "rounds that are one",
     ],
 )
 def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, steps: int | None) -> None:

@@ -89,6 +89,8 @@ def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
             described = [_varying_argument(*pair, frame, caller, around) for pair in zip(described, nodes)]  # noqa: B905
         loops += _join_varying(nodes, described, frame)
         caller, around = frame, nodes
+    while len(loops) > 1 and isinstance(loops[-1].iterable, range) and loops[-1].times == 1:
+        loops.pop()  # a number of rounds that is one: the loop around it goes on with each step
     return loops
 
 
@@ -249,7 +251,7 @@ def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
         iterable = getattr(iterable, "iterable", iterable)
         count = len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
-        count = count_yields(_unwrap(node.iter, node.target)[0], frame, _passes)
+        count = count_yields(_unwrap(node.iter, node.target)[0], frame, lambda *loop: _iterations(*loop)[1])
     zipped = _zipped(node.iter)
     if zipped:
         try:  # the shortest ends the loop
@@ -260,10 +262,6 @@ def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
     if bound is not None and (count is None or bound[0] < count) and not bound[1]:
         count = bound[0]
     return iterable, count
-
-
-def _passes(node: ast.For, frame: Any) -> Optional[int]:
-    return _iterations(node, frame)[1]
 
 
 ENDLESS = ("cycle", "count", "repeat")
