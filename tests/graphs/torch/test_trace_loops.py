@@ -142,6 +142,16 @@ for epoch in range(3):
 """,
             60,
         ),
+        (
+            """
+for epoch in range(3):
+    for _ in range(20):
+        for _ in range(2):
+            pass
+        step(next(iter(a))[0])
+""",
+            60,
+        ),
     ],
     ids=[
         "next",
@@ -157,6 +167,7 @@ for epoch in range(3):
         "loop over optimizers",
         "start to go on from",
         "rounds that are one",
+        "a variable of several loops",
     ],
 )
 def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, steps: int | None) -> None:

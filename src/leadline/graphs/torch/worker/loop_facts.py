@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+from leadline.graphs.torch.worker.counted_steps import counted_steps
 from leadline.graphs.torch.worker.ended_runs import correct_lengths
 from leadline.graphs.torch.worker.evaluation_loaders import evaluation_batches
 from leadline.graphs.torch.worker.expressions import is_count
@@ -159,8 +160,12 @@ def _epoch_length(
     loops = step.loops if step else []
     outer, inner, limit_loop = split_loops(loops, loader, step is None or observed.advances(step))
     if limit_loop is not None:
-        notes.append(f"{limit_loop.times} steps are read from `{limit_loop.text}` in line {limit_loop.line}")
-        return _apply_step_limit(per_epoch, None, limit_loop.times)
+        counted, assumed = counted_steps(observed, limit_loop)
+        if counted is None:
+            notes.append(f"the steps of `{limit_loop.text}` in line {limit_loop.line} are unknown{assumed}")
+            return None, None
+        notes.append(f"{counted} steps are read from `{limit_loop.text}` in line {limit_loop.line}{assumed}")
+        return _apply_step_limit(per_epoch, None, counted)
     per_epoch, epochs = _passes(observed, step, outer, inner, per_epoch, batches, accumulation, notes)
     limit = min((loop.limit for loop in loops if loop.limit is not None), default=None)
     if limit is not None and (per_epoch is None or epochs is None or per_epoch * epochs > limit):

@@ -14,6 +14,7 @@ from leadline.graphs.torch.worker.expressions import (
     UnreadableExpression,
     called_name,
     evaluate,
+    names_read,
     parse_file,
     read_locals,
     scope_of,
@@ -23,7 +24,9 @@ from leadline.graphs.torch.worker.expressions import (
 from leadline.graphs.torch.worker.generators import count_yields
 from leadline.graphs.torch.worker.libraries import is_user_file
 from leadline.graphs.torch.worker.loop_bounds import (
+    CountedPasses,
     break_bound,
+    counted_passes,
     early_end,
     outlives_loop,
     passes_before,
@@ -61,7 +64,9 @@ class EnclosingLoop(NamedTuple):
     is_drawing: bool = False
     """Each pass draws a batch with ``next``."""
     position: Optional[int] = None
-    """Passes of a ``for`` loop before the current one, if its variable counts them."""
+    """Passes before the current one, if a variable counts them."""
+    counted: CountedPasses = CountedPasses()
+    """What the counter of a ``while`` loop counts."""
     steps_at_end: bool = False
     """The end of the loop makes a step from what accumulated since the last whole one."""
 
@@ -178,11 +183,13 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
     if isinstance(node, ast.While):
         times, counts_inner, counter = while_bound(node, frame) or (None, False, "")
         name = f"while {text}"
-        return EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
+        counted = counted_passes(node, counter, frame)
+        loop = EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
+        return loop._replace(position=counted.before, counted=counted)
     iterable, count = _iterations(node, frame)
     if not set(_assigned(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
         iterable, count = _begun.setdefault((id(frame), frame.f_code, node.lineno), (iterable, count))
-    name, names = target_name(node.target), _names_read(node.body)
+    name, names = target_name(node.target), names_read(node.body)
     skipped = _skipped_passes(node, iterable, count or 0, frame)
     count, place = (count, passes_before(node, frame)) if not skipped else ((count or 0) - skipped, None)
     return EnclosingLoop(
@@ -390,9 +397,3 @@ def _bind(target: Any, value: Any, names: Dict[str, Any]) -> bool:
     if isinstance(target, ast.Tuple) and isinstance(value, (list, tuple)) and len(value) == len(target.elts):
         return all(_bind(part, element, names) for part, element in zip(target.elts, value))  # noqa: B905
     return False
-
-
-def _names_read(statements: Sequence[ast.AST]) -> FrozenSet[str]:
-    nodes = [node for statement in statements for node in ast.walk(statement)]
-    names = [getattr(node, "id", None) or getattr(node, "attr", None) for node in nodes]
-    return frozenset(name for name in names if name)
