@@ -152,6 +152,20 @@ for epoch in range(3):
 """,
             60,
         ),
+        (
+            """
+passes = range(100)
+for i in passes:
+    if i == 0:
+        with torch.no_grad():
+            model(torch.rand(2, 4).cuda())
+            continue
+    else:
+        x = torch.rand(2, 4)
+    step(x)
+""",
+            99,
+        ),
     ],
     ids=[
         "next",
@@ -168,6 +182,7 @@ for epoch in range(3):
         "start to go on from",
         "rounds that are one",
         "a variable of several loops",
+        "first pass without a step",
     ],
 )
 def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, steps: int | None) -> None:
@@ -184,6 +199,14 @@ def test_a_data_set_that_was_loaded_as_one_batch_is_not_the_batch_of_a_step(tmp_
     assert job.loop.batch == 60
     assert job.loop.steps_per_epoch is None
     assert any("unknown" in note for note in job.notes)
+
+
+def test_a_loader_that_a_later_epoch_replaces_is_a_note(tmp_path: Path) -> None:
+    fit = "def fit(loader):\n    for x, _ in loader: step(x)\nloader = a\nfor epoch in range(6):\n"
+    job = _trace(tmp_path, BEGINNING + fit + "    if epoch == 3:\n        loader = b\n    fit(loader)\n")
+    assert any("line 27 makes later is assumed" in note for note in job.notes)
+    wrapped = "    if epoch > 3:\n        loader = iter(loader)\n    fit(loader)\n"
+    assert not any("makes later" in note for note in _trace(tmp_path, BEGINNING + fit + wrapped).notes)
 
 
 def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:

@@ -269,6 +269,10 @@ def read_target(iterable: Any, target: Any, name: str, frame: Any) -> Optional[T
         return False, arguments[0] if has_start else 0, arguments[place] if len(arguments) > place else 1
     if kind in WRAPPERS and iterable.args:
         return read_target(iterable.args[0], target, name, frame)
+    if isinstance(iterable, (ast.Name, ast.Attribute)) and target_name(target) == name:
+        values = evaluate(iterable, frame)
+        values = getattr(values, "iterable", values)  # within a progress bar
+        return (False, values.start, values.step) if isinstance(values, range) else None
     return None
 
 

@@ -62,6 +62,8 @@ def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> 
         notes.append(
             f"the script trains again in {observed.later}: only the first loop is counted, the rest is unknown"
         )
+    if observed.replaced:
+        notes.append(f"the loader that {observed.replaced} makes later is assumed to give as many batches as the first")
     facts["notes"] = notes
     facts["one_batch"] = _trains_on_one_batch(observed)
     return facts
@@ -263,6 +265,8 @@ def _steps_in_loop(observed: LoopObservations, loop: EnclosingLoop, times: int, 
     places = [loops[-1].position for loops, around in zip(steps, outer) if around == outer[0]]  # noqa: B905
     counted = [place for place in places if place is not None]
     between = (counted[-1] - counted[0]) / (len(counted) - 1) if len(counted) == len(places) > 1 else 1
+    if counted and between == 1 and counted[0] and not outer[0]:  # as after a pass that fills or initializes
+        return max(1, times - counted[0]), f", from pass {counted[0] + 1:,}"
     if between > 1:
         gaps = {later - earlier for earlier, later in zip(counted, counted[1:])}  # noqa: B905, RUF007 - Python 3.9
         assumed = "" if len(gaps) == 1 else "assumed: "
