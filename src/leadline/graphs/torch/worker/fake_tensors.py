@@ -4,6 +4,7 @@ import sys
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
@@ -147,6 +148,16 @@ def empty_like(tensor: torch.Tensor, device: Any = None, dtype: Any = None) -> t
     is_channels_last = tensor.is_contiguous(memory_format=torch.channels_last) and tensor.dim() == 4
     stride = tensor.stride() if is_channels_last else None
     return empty_tensor(tensor.shape, dtype or tensor.dtype, device or true_device(tensor), stride)
+
+
+def in_cudnn_format(out: torch.Tensor, image: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return the result of a convolution as cuDNN stores it: channels last if the image or the filter is."""
+    is_last = any(suggest_memory_format(tensor) == torch.channels_last for tensor in (image, weight))
+    if not is_last or out.dim() != 4 or out.dtype == torch.float64:
+        return out
+    _, channels, height, width = out.shape
+    strides = (channels * height * width, 1, width * channels, channels)
+    return empty_tensor(out.shape, out.dtype, true_device(out), strides)
 
 
 def in_module_constructor() -> bool:
