@@ -133,6 +133,39 @@ for i in range(start, 40):
 """,
             40,
         ),
+        (
+            """
+for epoch in range(3):
+    for i in range(20):
+        for _ in range(1):
+            step(next(iter(a))[0])
+""",
+            60,
+        ),
+        (
+            """
+for epoch in range(3):
+    for _ in range(20):
+        for _ in range(2):
+            pass
+        step(next(iter(a))[0])
+""",
+            60,
+        ),
+        (
+            """
+passes = range(100)
+for i in passes:
+    if i == 0:
+        with torch.no_grad():
+            model(torch.rand(2, 4).cuda())
+            continue
+    else:
+        x = torch.rand(2, 4)
+    step(x)
+""",
+            99,
+        ),
     ],
     ids=[
         "next",
@@ -147,6 +180,9 @@ for i in range(start, 40):
         "rest",
         "loop over optimizers",
         "start to go on from",
+        "rounds that are one",
+        "a variable of several loops",
+        "first pass without a step",
     ],
 )
 def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, steps: int | None) -> None:
@@ -175,6 +211,14 @@ def test_the_folds_of_a_cross_validator_are_counted(tmp_path: Path, folds: str) 
     loops = f"for fold in {folds}:\n    for epoch in range(3):\n        for x, _ in a: step(x)\n"
     loop = _trace(tmp_path, BEGINNING + names + loops).loop
     assert (loop.steps_per_epoch, loop.epochs, loop.batch) == (10, 12, 10)
+
+
+def test_a_loader_that_a_later_epoch_replaces_is_a_note(tmp_path: Path) -> None:
+    fit = "def fit(loader):\n    for x, _ in loader: step(x)\nloader = a\nfor epoch in range(6):\n"
+    job = _trace(tmp_path, BEGINNING + fit + "    if epoch == 3:\n        loader = b\n    fit(loader)\n")
+    assert any("line 27 makes later is assumed" in note for note in job.notes)
+    wrapped = "    if epoch > 3:\n        loader = iter(loader)\n    fit(loader)\n"
+    assert not any("makes later" in note for note in _trace(tmp_path, BEGINNING + fit + wrapped).notes)
 
 
 def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:

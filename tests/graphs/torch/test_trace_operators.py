@@ -327,6 +327,25 @@ def test_what_a_script_checks_of_its_data_is_true(tmp_path):
     assert job.step.parameters == 28
 
 
+def test_a_convolution_keeps_the_format_channels_last(tmp_path):
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        net = torch.nn.Conv2d(4, 6, 3, groups=2).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        images = torch.rand(2, 8, 8, 4).permute(0, 3, 1, 2).cuda()
+        for step in range(9):
+            out = net(images)
+            assert out.stride() == (216, 1, 36, 6)
+            assert net(images.contiguous()).is_contiguous()
+            out.sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert job.loop.steps_per_epoch == 9
+
+
 def test_a_view_of_what_a_mask_selects_tells_its_size(tmp_path):
     job = trace(
         tmp_path,

@@ -129,3 +129,43 @@ for episode in range(30):
 def test_a_tensor_is_made_of_nested_lists_of_results(tmp_path):
     loop = trace(tmp_path, ROLLOUTS).loop
     assert loop.steps_per_epoch * loop.epochs == 30
+
+
+COLLECTING = """
+import torch
+from torch import nn
+network = nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(network.parameters(), 0.1)
+
+def step():
+    optimizer.zero_grad()
+    network(torch.rand(8, 4).cuda()).sum().backward()
+    optimizer.step()
+
+def train():
+    for epoch in range(5):
+        for part in range(4):
+            step()
+
+total = collected = 0
+while total < 450:
+    done = False
+    while not done:
+        total += 1
+        collected += 1
+        done = collected % 30 == 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("update", "steps"),
+    [
+        ("        if collected % 100 == 0:\n            train()\n", 80),
+        ("        if total >= 50 and total % 10 == 0:\n            train()\n", 820),
+        ("        if total > 50:\n            step()\n", 400),
+    ],
+)
+def test_updates_after_a_number_of_actions_are_counted_by_the_actions(tmp_path, update, steps):
+    job = trace(tmp_path, COLLECTING + update)
+    assert job.loop.steps_per_epoch * job.loop.epochs == steps
+    assert any("assuming" in note for note in job.notes)

@@ -4,10 +4,12 @@ import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
 
+from leadline.graphs.torch.worker.conditions import expected_truth
 from leadline.graphs.torch.worker.expressions import read_locals
 
 SPARE_BACKEND = "fgpu"
@@ -147,6 +149,16 @@ def empty_like(tensor: torch.Tensor, device: Any = None, dtype: Any = None) -> t
     return empty_tensor(tensor.shape, dtype or tensor.dtype, device or true_device(tensor), stride)
 
 
+def in_cudnn_format(out: torch.Tensor, image: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return the result of a convolution as cuDNN stores it: channels last if the image or the filter is."""
+    is_last = any(suggest_memory_format(tensor) == torch.channels_last for tensor in (image, weight))
+    if not is_last or out.dim() != 4 or out.dtype == torch.float64:
+        return out
+    _, channels, height, width = out.shape
+    strides = (channels * height * width, 1, width * channels, channels)
+    return empty_tensor(out.shape, out.dtype, true_device(out), strides)
+
+
 def in_module_constructor() -> bool:
     """Return whether the call comes from the construction of an ``nn.Module`` (its ``__init__`` is on the stack)."""
     frame: Any = sys._getframe(2)
@@ -184,12 +196,13 @@ DEVICE = torch.ops.prim.device.default
 
 
 def scalar_value(tensor: torch.Tensor) -> Any:
-    """Return the value of ``.item()``: the real one if known, else False, 1 or 1.0."""
+    """Return the value of ``.item()``: the real one if known, else what the line expects, False, 1 or 1.0."""
     value = known_value(tensor)
     if value is not None and value.numel() == 1:
         return value.item()
     if tensor.dtype == torch.bool:
-        return bool(tensor.__dict__.get("_truth", False))
+        truth = expected_truth()
+        return bool(tensor.__dict__.get("_truth", False)) if truth is None else truth
     if tensor.dtype.is_complex:
         return 1 + 0j
     return 1.0 if tensor.dtype.is_floating_point else 1

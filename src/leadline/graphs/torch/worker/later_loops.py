@@ -1,10 +1,10 @@
-"""Training that follows the traced loop in the user's source, which the trace does not reach."""
+"""What follows the traced steps in the user's source, which the trace does not reach: other training and loaders."""
 
 import ast
 from typing import Any, List, Set
 
-from leadline.graphs.torch.worker.expressions import called_name, parse_file, scope_of
-from leadline.graphs.torch.worker.loops import loops_around, user_frames
+from leadline.graphs.torch.worker.expressions import called_name, parse_file, read_locals, scope_of, target_name
+from leadline.graphs.torch.worker.loops import loops_around, loops_of, user_frames
 
 
 def later_training(folder: str) -> str:
@@ -25,6 +25,20 @@ def later_training(folder: str) -> str:
         if later is not None:
             return f"line {later.lineno}"
         names.add(frame.f_code.co_name)
+    return ""
+
+
+def replaced_loader(folder: str, loader: Any) -> str:
+    """Return the place where a condition in the loops around the step replaces the loader, empty if none does."""
+    for frame in user_frames(folder):
+        loops = loops_of(frame)
+        names = {name for name, value in read_locals(frame).items() if value is loader}
+        conditions = [node for node in ast.walk(loops[0]) if isinstance(node, ast.If)] if loops and names else []
+        parts = [part for condition in conditions for part in ast.walk(condition) if isinstance(part, ast.Assign)]
+        for part in parts:
+            is_wrapped = not names.isdisjoint(map(target_name, ast.walk(part.value)))
+            if not is_wrapped and not names.isdisjoint(map(target_name, part.targets)):
+                return f"line {part.lineno}"
     return ""
 
 

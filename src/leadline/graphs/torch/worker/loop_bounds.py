@@ -3,7 +3,7 @@
 import ast
 import math
 from argparse import Namespace
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 from leadline.graphs.torch.worker.expressions import (
     WRAPPERS,
@@ -144,11 +144,49 @@ def passes_before(loop: Any, frame: Any) -> Optional[int]:
     if not isinstance(loop, ast.For):
         return None
     name = target_name(loop.target)
+    parts: List[Any] = [node for statement in loop.body for node in ast.walk(statement)]
+    targets = [[node.target] if isinstance(node, ast.For) else getattr(node, "targets", []) for node in parts]
+    if any(name in map(target_name, each) for each in targets):
+        return None  # as of `_`, which several loops assign
     try:
         counted = _read_counter(loop, name, frame)
         return None if counted is None else int((evaluate(ast.Name(name), frame) - counted[1]) // counted[2])
     except (UnreadableExpression, TypeError, ZeroDivisionError):
         return None
+
+
+class CountedPasses(NamedTuple):
+    """What a counter of passes was at the current line.
+
+    ``before``: Passes before the current one, ``None`` if nothing counts them.
+    ``holder``: Line of the loop that increments the counter, the loop itself or a loop within it.
+    ``period``: N of a condition ``... % N`` around the current line, zero without.
+    """
+
+    before: Optional[int] = None
+    holder: int = 0
+    period: int = 0
+
+
+def counted_passes(loop: ast.While, counter: str, frame: Any) -> CountedPasses:
+    """Return what the counter of a loop counts at the current line of a frame."""
+    try:
+        counted = _read_counter(loop, counter, frame)
+        value = evaluate(ast.parse(counter, mode="eval").body, frame) if counted is not None else None
+        if counted is None or not isinstance(value, (int, float)):
+            return CountedPasses()
+        nodes: List[Any] = list(ast.walk(loop))
+        line = frame.f_lineno
+        change = next(node.lineno for node in nodes if counter in map(target_name, _targets(node)))
+        holders = [node for node in nodes if isinstance(node, (ast.For, ast.While)) and _is_around(node, change)]
+        tests = [node.test for node in nodes if isinstance(node, ast.If) and _holds_line(node.body, line)]
+        parts: List[Any] = [part for test in tests for part in ast.walk(test)]
+        divisors = [part.right for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)]
+        period = max((int(evaluate(divisor, frame)) for divisor in divisors), default=0)
+        before = int((value - counted[1]) // counted[2]) - int(change < line)
+        return CountedPasses(before, max(holder.lineno for holder in holders), period)
+    except (UnreadableExpression, SyntaxError, TypeError, ValueError):
+        return CountedPasses()
 
 
 def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:
@@ -231,6 +269,10 @@ def read_target(iterable: Any, target: Any, name: str, frame: Any) -> Optional[T
         return False, arguments[0] if has_start else 0, arguments[place] if len(arguments) > place else 1
     if kind in WRAPPERS and iterable.args:
         return read_target(iterable.args[0], target, name, frame)
+    if isinstance(iterable, (ast.Name, ast.Attribute)) and target_name(target) == name:
+        values = evaluate(iterable, frame)
+        values = getattr(values, "iterable", values)  # within a progress bar
+        return (False, values.start, values.step) if isinstance(values, range) else None
     return None
 
 

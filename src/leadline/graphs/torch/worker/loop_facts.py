@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+from leadline.graphs.torch.worker.counted_steps import counted_steps
 from leadline.graphs.torch.worker.ended_runs import correct_lengths
 from leadline.graphs.torch.worker.evaluation_loaders import evaluation_batches
 from leadline.graphs.torch.worker.expressions import is_count
@@ -61,6 +62,8 @@ def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> 
         notes.append(
             f"the script trains again in {observed.later}: only the first loop is counted, the rest is unknown"
         )
+    if observed.replaced:
+        notes.append(f"the loader that {observed.replaced} makes later is assumed to give as many batches as the first")
     facts["notes"] = notes
     facts["one_batch"] = _trains_on_one_batch(observed)
     return facts
@@ -159,8 +162,12 @@ def _epoch_length(
     loops = step.loops if step else []
     outer, inner, limit_loop = split_loops(loops, loader, step is None or observed.advances(step))
     if limit_loop is not None:
-        notes.append(f"{limit_loop.times} steps are read from `{limit_loop.text}` in line {limit_loop.line}")
-        return _apply_step_limit(per_epoch, None, limit_loop.times)
+        counted, assumed = counted_steps(observed, limit_loop)
+        if counted is None:
+            notes.append(f"the steps of `{limit_loop.text}` in line {limit_loop.line} are unknown{assumed}")
+            return None, None
+        notes.append(f"{counted} steps are read from `{limit_loop.text}` in line {limit_loop.line}{assumed}")
+        return _apply_step_limit(per_epoch, None, counted)
     per_epoch, epochs = _passes(observed, step, outer, inner, per_epoch, batches, accumulation, notes)
     limit = min((loop.limit for loop in loops if loop.limit is not None), default=None)
     if limit is not None and (per_epoch is None or epochs is None or per_epoch * epochs > limit):
@@ -258,6 +265,8 @@ def _steps_in_loop(observed: LoopObservations, loop: EnclosingLoop, times: int, 
     places = [loops[-1].position for loops, around in zip(steps, outer) if around == outer[0]]  # noqa: B905
     counted = [place for place in places if place is not None]
     between = (counted[-1] - counted[0]) / (len(counted) - 1) if len(counted) == len(places) > 1 else 1
+    if counted and between == 1 and counted[0] and not outer[0]:  # as after a pass that fills or initializes
+        return max(1, times - counted[0]), f", from pass {counted[0] + 1:,}"
     if between > 1:
         gaps = {later - earlier for earlier, later in zip(counted, counted[1:])}  # noqa: B905, RUF007 - Python 3.9
         assumed = "" if len(gaps) == 1 else "assumed: "

@@ -12,10 +12,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loader_module
 
+from leadline.graphs.torch.worker import conditions
 from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.expressions import read_locals
 from leadline.graphs.torch.worker.keras_fit import fit_settings
-from leadline.graphs.torch.worker.later_loops import later_training
+from leadline.graphs.torch.worker.later_loops import later_training, replaced_loader
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
 from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
@@ -141,6 +142,7 @@ def _record_backward(watch: LoopObservations) -> None:
 
 def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
     watch.step_count += 1
+    conditions.begin_step()
     watch.batches_at.setdefault(id(optimizer), []).append(watch.batch_count)
     if not any(known_optimizer is optimizer for known_optimizer in watch.optimizers):
         watch.optimizers.append(optimizer)
@@ -149,6 +151,7 @@ def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
         loops = enclosing_loops(watch.folder)
         if not watch.all_steps:
             watch.later = later_training(watch.folder)
+            watch.replaced = replaced_loader(watch.folder, watch.current) if watch.current is not None else ""
         watch.all_steps.append(WatchedStep(loops, watch.current, repeated, watch.batch_count, id(optimizer)))
         _read_stack(watch)
     watch.backward_lines.clear()

@@ -37,6 +37,8 @@ class LoopObservations:
         """Steps before the first evaluation, if the loop over the training batches evaluates."""
         self.later = ""
         """Place of further training after the loops of the steps."""
+        self.replaced = ""
+        """Place in these loops where a condition replaces the loader."""
         self.options: Dict[str, Any] = {}
         self.all_steps: List[WatchedStep] = []
         self.endless: Set[int] = set()

@@ -14,6 +14,7 @@ from leadline.graphs.torch.worker.expressions import (
     UnreadableExpression,
     called_name,
     evaluate,
+    names_read,
     parse_file,
     read_locals,
     scope_of,
@@ -23,7 +24,9 @@ from leadline.graphs.torch.worker.expressions import (
 from leadline.graphs.torch.worker.generators import count_yields
 from leadline.graphs.torch.worker.libraries import is_user_file
 from leadline.graphs.torch.worker.loop_bounds import (
+    CountedPasses,
     break_bound,
+    counted_passes,
     early_end,
     outlives_loop,
     passes_before,
@@ -61,7 +64,9 @@ class EnclosingLoop(NamedTuple):
     is_drawing: bool = False
     """Each pass draws a batch with ``next``."""
     position: Optional[int] = None
-    """Passes of a ``for`` loop before the current one, if its variable counts them."""
+    """Passes before the current one, if a variable counts them."""
+    counted: CountedPasses = CountedPasses()
+    """What the counter of a ``while`` loop counts."""
     steps_at_end: bool = False
     """The end of the loop makes a step from what accumulated since the last whole one."""
 
@@ -89,6 +94,8 @@ def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
             described = [_varying_argument(*pair, frame, caller, around) for pair in zip(described, nodes)]  # noqa: B905
         loops += _join_varying(nodes, described, frame)
         caller, around = frame, nodes
+    while len(loops) > 1 and isinstance(loops[-1].iterable, range) and loops[-1].times == 1:
+        loops.pop()  # a number of rounds that is one: the loop around it goes on with each step
     return loops
 
 
@@ -176,11 +183,13 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
     if isinstance(node, ast.While):
         times, counts_inner, counter = while_bound(node, frame) or (None, False, "")
         name = f"while {text}"
-        return EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
+        counted = counted_passes(node, counter, frame)
+        loop = EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
+        return loop._replace(position=counted.before, counted=counted)
     iterable, count = _iterations(node, frame)
     if not set(_assigned(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
         iterable, count = _begun.setdefault((id(frame), frame.f_code, node.lineno), (iterable, count))
-    name, names = target_name(node.target), _names_read(node.body)
+    name, names = target_name(node.target), names_read(node.body)
     skipped = _skipped_passes(node, iterable, count or 0, frame)
     count, place = (count, passes_before(node, frame)) if not skipped else ((count or 0) - skipped, None)
     return EnclosingLoop(
@@ -249,7 +258,7 @@ def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
         iterable = getattr(iterable, "iterable", iterable)
         count = len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
-        count = count_yields(_unwrap(node.iter, node.target)[0], frame, _passes)
+        count = count_yields(_unwrap(node.iter, node.target)[0], frame, lambda *loop: _iterations(*loop)[1])
     zipped = _zipped(node.iter)
     if zipped:
         try:  # the shortest ends the loop
@@ -260,10 +269,6 @@ def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
     if bound is not None and (count is None or bound[0] < count) and not bound[1]:
         count = bound[0]
     return iterable, count
-
-
-def _passes(node: ast.For, frame: Any) -> Optional[int]:
-    return _iterations(node, frame)[1]
 
 
 ENDLESS = ("cycle", "count", "repeat")
@@ -392,9 +397,3 @@ def _bind(target: Any, value: Any, names: Dict[str, Any]) -> bool:
     if isinstance(target, ast.Tuple) and isinstance(value, (list, tuple)) and len(value) == len(target.elts):
         return all(_bind(part, element, names) for part, element in zip(target.elts, value))  # noqa: B905
     return False
-
-
-def _names_read(statements: Sequence[ast.AST]) -> FrozenSet[str]:
-    nodes = [node for statement in statements for node in ast.walk(statement)]
-    names = [getattr(node, "id", None) or getattr(node, "attr", None) for node in nodes]
-    return frozenset(name for name in names if name)

@@ -48,6 +48,7 @@ WATCHED_OPS = 200
 FILLED = {"zeros", "ones", "full", "randn", "rand", "normal", "randint"}
 TRUTHFUL = {"all", "any", "logical_and", "bitwise_and", "logical_or", "bitwise_or"}
 """Ops whose result is true when their input is assumed true."""
+FORWARD_CONVOLUTIONS = ops.CONVOLUTIONS - {"convolution_backward"}
 MADE_BY_MODULES = {"empty", "empty_strided"} | FILLED
 
 
@@ -219,7 +220,8 @@ class Recorder(TorchDispatchMode):
         try:
             if traits.name in unknown_shapes.RULED:
                 return unknown_shapes.assume_result(func, args, kwargs)
-            return self._result_cache.carry_out(func, types, args, kwargs)
+            out = self._result_cache.carry_out(func, types, args, kwargs)
+            return fake_tensors.in_cudnn_format(out, *args[:2]) if traits.name in FORWARD_CONVOLUTIONS else out
         except (DataDependentOutputException, DynamicOutputShapeException):
             self.session.check_time()
             out = unknown_shapes.assume_result(func, args, kwargs)

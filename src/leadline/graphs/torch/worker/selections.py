@@ -2,24 +2,15 @@
 
 import ast
 import math
-import os
-import sys
-from pathlib import Path
 from typing import Any, Optional
 
-import torch
-
+from leadline.graphs.torch.worker.conditions import calling_frame
 from leadline.graphs.torch.worker.expressions import UnreadableExpression, called_name, evaluate, parse_file, scope_of
-from leadline.graphs.torch.worker.libraries import GRAPHS_FOLDER
-
-TORCH_FOLDER = str(Path(torch.__file__).parent) + os.sep
 
 
 def viewed_elements() -> Optional[int]:
     """Return the elements of ``x[mask].view(rows, columns)`` in the line that runs; ``None`` without a whole shape."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((GRAPHS_FOLDER, TORCH_FOLDER)):
-        frame = frame.f_back
+    frame = calling_frame()
     tree = None if frame is None else parse_file(frame.f_code.co_filename)
     for node in ast.walk(scope_of(tree, frame)) if tree is not None else ():
         if not isinstance(node, ast.Call) or called_name(node) not in ("view", "reshape"):

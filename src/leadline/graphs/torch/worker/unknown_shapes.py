@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 import torch
 
 from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.conditions import loop_note
 from leadline.graphs.torch.worker.fake_tensors import known_value
 from leadline.graphs.torch.worker.selections import viewed_elements
 
@@ -63,6 +64,8 @@ def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any
 def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
     """Return a note to the user if ``assume_result`` had to assume the size of a result, else ``None``."""
     packet = func._overloadpacket
+    if packet is aten._local_scalar_dense:
+        return loop_note() if args[0].dtype == torch.bool and known_value(args[0]) is None else None
     if packet is aten.masked_select:
         selectors = [args[1]]
     elif packet in INDEXING:
@@ -128,7 +131,7 @@ def _selected_count(mask: torch.Tensor, source: Optional[torch.Tensor] = None) -
     viewed = None if source is None else viewed_elements()
     if source is None or viewed is None:
         share: float = mask.__dict__.get("_share", 1.0)
-        return math.ceil(mask.numel() * share)
+        return math.ceil(int(mask.numel()) * share)
     return viewed * int(mask.numel()) // max(int(source.numel()), 1)
 
 

@@ -1,0 +1,66 @@
+"""Conditions on values of the GPU: checks hold, loops end, and a loop that trains goes on."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from leadline.core.graph import OpKind, TracedJob
+from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.graphs.torch.trace import trace_command
+from tests.support.forked_python import run_forked
+
+BEGINNING = """
+import torch
+net = torch.nn.Linear(16, 16).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.rand(64, 16).cuda()
+"""
+PRODUCT_FLOPS = 2 * 64 * 16 * 16
+"""One call of the layer. A step without passes has two such products: the input needs no gradient."""
+
+
+def trace(folder: Path, loop: str) -> TracedJob:
+    script = folder / "train.py"
+    script.write_text(BEGINNING + loop)
+    words = (sys.executable, str(script))
+    return trace_command(Workload(ModelSource(ModelKind.COMMAND, "train", words)), runner=run_forked, cwd=folder)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "assert y.mean() < 9, 'too large'",
+        "assert (y > -9).all() and (y < 9).all()",
+        "assert all(row.sum() < 9 for row in y)",
+        "if not (y < 9).all(): raise ValueError('too large')",
+        "if (y < 9).all():\n        y = y * 2\n    else:\n        raise ValueError('too large')",
+    ],
+)
+def test_a_check_of_values_holds(tmp_path, check):
+    loop = f"for step in range(9):\n    y = net(x)\n    {check}\n    y.sum().backward()\n    optimizer.step()\n"
+    job = trace(tmp_path, loop)
+    assert (job.loop.steps_per_epoch, job.step.parameters) == (9, 272)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        "while y.norm() > 1:\n        y = net(y)",
+        "while not (y < 1).all():\n        y = net(y)",
+        "while True:\n        y = net(y)\n        if y.norm() < 1:\n            break",
+    ],
+)
+def test_a_loop_until_a_value_is_small_makes_passes_and_ends(tmp_path, solver):
+    loop = f"for step in range(9):\n    y = net(x)\n    {solver}\n    y.sum().backward()\n    optimizer.step()\n"
+    job = trace(tmp_path, loop)
+    assert job.loop.steps_per_epoch == 9
+    assert sum(op.flops for op in job.step.ops if op.kind is OpKind.GEMM) > 2 * PRODUCT_FLOPS
+    assert any("train.py" in note and "one was assumed" in note for note in job.notes)
+
+
+def test_the_passes_of_a_loop_that_trains_are_unknown(tmp_path):
+    loop = "loss = x.sum()\nwhile loss > 0.1:\n    loss = net(x).sum()\n    loss.backward()\n    optimizer.step()\n"
+    job = trace(tmp_path, loop)
+    assert job.loop.steps_per_epoch is None
+    assert not any("one was assumed" in note for note in job.notes)
