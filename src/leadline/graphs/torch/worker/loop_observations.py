@@ -50,6 +50,8 @@ class LoopObservations:
         self.batches_at: Dict[int, List[int]] = {}
         """Training batches that were drawn before each step of each optimizer."""
         self.root: Any = None
+        """The outermost module that runs now, and whether its batch is read."""
+        self.root_is_read = False
         self.forward: Optional[Dict[str, Any]] = None
         self.framework: Dict[str, Any] = {}
         self.hooks: List[Any] = []
