@@ -173,6 +173,37 @@ def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:
     assert not any("trains again" in note for note in _trace(tmp_path, BEGINNING + fit + either).notes)
 
 
+FOLDS = """
+import lightning
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def training_step(self, batch, number):
+        return self.layer(batch[0]).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+def fit(loader, quiet=dict(logger=False, enable_checkpointing=False, enable_progress_bar=False)):
+    lightning.Trainer(max_epochs=3, **quiet).fit(Net(), loader)
+
+for fold in range(5):
+    fit(a)
+"""
+
+
+def test_a_trainer_that_a_loop_calls_again_repeats_its_epochs(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    job = _trace(tmp_path, BEGINNING + FOLDS)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (10, 15)
+    assert not any("trains again" in note for note in job.notes)
+    again = _trace(tmp_path, BEGINNING + FOLDS + "fit(b)\n")
+    assert any("trains again in line " in note for note in again.notes)
+
+
 def _trace(folder: Path, code: str) -> TracedJob:
     script = folder / "train.py"
     script.write_text(code, encoding="utf-8")

@@ -6,7 +6,7 @@ import linecache
 import math
 import operator
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Dict, FrozenSet, Iterator, Optional, Sequence
 
 MOST_COUNT = 10**15
 """A larger number of epochs or steps, such as infinity, stands for no limit."""
@@ -141,6 +141,20 @@ def target_name(node: Any) -> str:
     if isinstance(node, ast.Attribute):
         return f"{target_name(node.value)}.{node.attr}"
     return getattr(node, "id", "")
+
+
+def assigned_names(statements: Sequence[Any]) -> Iterator[str]:
+    """Yield the names that statements assign."""
+    for node in (node for statement in statements for node in ast.walk(statement)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def names_read(statements: Sequence[ast.AST]) -> FrozenSet[str]:
+    """Return the names and attributes in statements."""
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    names = [getattr(node, "id", None) or getattr(node, "attr", None) for node in nodes]
+    return frozenset(name for name in names if name)
 
 
 _trees: Dict[str, Optional[ast.AST]] = {}

@@ -161,6 +161,8 @@ def _read_stack(watch: LoopObservations) -> None:
         watch.framework.update(SETTINGS[framework](trainer))
     else:
         watch.framework.update(fit_settings(sys._getframe(1)))
+    if watch.framework:
+        watch.read_calls(sys._getframe(1))
     for frame in user_frames(watch.folder):
         for names in (read_locals(frame), frame.f_globals):
             for name, value in list(names.items()):

@@ -12,8 +12,10 @@ from leadline.graphs.torch.worker.expressions import (
     READABLE,
     WRAPPERS,
     UnreadableExpression,
+    assigned_names,
     called_name,
     evaluate,
+    names_read,
     parse_file,
     read_locals,
     scope_of,
@@ -66,11 +68,11 @@ class EnclosingLoop(NamedTuple):
     """The end of the loop makes a step from what accumulated since the last whole one."""
 
 
-def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
-    """Return the loops of the user's frames around the current call."""
+def enclosing_loops(script_folder: str, within: Any = None) -> List[EnclosingLoop]:
+    """Return the loops of the user's frames around the current call, or around that of a frame."""
     loops: List[EnclosingLoop] = []
     caller, around = None, []
-    for frame in reversed(list(user_frames(script_folder))):
+    for frame in reversed(list(user_frames(script_folder, within))):
         tree = parse_file(frame.f_code.co_filename)
         if tree is None:
             continue
@@ -138,15 +140,18 @@ def _calls(call: ast.Call, frame: Any, line: int) -> bool:
     return call.lineno <= line <= (call.end_lineno or line) and called_name(call) == frame.f_code.co_name
 
 
-def user_frames(script_folder: str) -> Iterator[Any]:
-    """Yield the frames of the user's files on the call stack, innermost first, up to the script's own."""
-    frame = sys._getframe(1)
+def user_frames(script_folder: str, within: Any = None) -> Iterator[Any]:
+    """Yield the frames of the user's files on the call stack, innermost first, up to the script's own.
+
+    The innermost frame is that of the caller, or ``within``.
+    """
+    frame = within or sys._getframe(1)
     while frame is not None:
         if is_user_file(frame.f_code.co_filename, script_folder):
             yield frame
             if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
                 return
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
 
 
 def loops_of(frame: Any) -> List[Any]:
@@ -178,9 +183,9 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         name = f"while {text}"
         return EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
     iterable, count = _iterations(node, frame)
-    if not set(_assigned(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
+    if not set(assigned_names(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
         iterable, count = _begun.setdefault((id(frame), frame.f_code, node.lineno), (iterable, count))
-    name, names = target_name(node.target), _names_read(node.body)
+    name, names = target_name(node.target), names_read(node.body)
     skipped = _skipped_passes(node, iterable, count or 0, frame)
     count, place = (count, passes_before(node, frame)) if not skipped else ((count or 0) - skipped, None)
     return EnclosingLoop(
@@ -210,7 +215,7 @@ def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int
         values = [*enumerate(values, first)] if len(values) <= MOST_ELEMENTS and len(starts) == bool(first) else []
     if not conditions or counter is None or len(values) > MOST_ELEMENTS:
         return 0
-    changed = set(_assigned(loop.body))
+    changed = set(assigned_names(loop.body))
     conditions = [test for test in conditions if changed.isdisjoint(_variables(test))]
     names = dict(read_locals(frame))
     code = types.SimpleNamespace(co_flags=0, co_filename=frame.f_code.co_filename)
@@ -222,13 +227,6 @@ def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int
         )
     except UnreadableExpression:
         return 0
-
-
-def _assigned(statements: Sequence[Any]) -> Iterator[str]:
-    """Yield the names that statements assign."""
-    for node in (node for statement in statements for node in ast.walk(statement)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
 
 
 def _bound_of(loop: Any) -> Any:
@@ -392,9 +390,3 @@ def _bind(target: Any, value: Any, names: Dict[str, Any]) -> bool:
     if isinstance(target, ast.Tuple) and isinstance(value, (list, tuple)) and len(value) == len(target.elts):
         return all(_bind(part, element, names) for part, element in zip(target.elts, value))  # noqa: B905
     return False
-
-
-def _names_read(statements: Sequence[ast.AST]) -> FrozenSet[str]:
-    nodes = [node for statement in statements for node in ast.walk(statement)]
-    names = [getattr(node, "id", None) or getattr(node, "attr", None) for node in nodes]
-    return frozenset(name for name in names if name)
