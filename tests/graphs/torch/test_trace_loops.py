@@ -165,6 +165,15 @@ def test_a_data_set_that_was_loaded_as_one_batch_is_not_the_batch_of_a_step(tmp_
     assert any("unknown" in note for note in job.notes)
 
 
+def test_a_counter_that_goes_up_by_random_lengths_is_an_assumption(tmp_path: Path) -> None:
+    loop = "place = 0\nwhile place < 300:\n    length = {length}\n    step(torch.rand(2, 4))\n    place += {added}\n"
+    random = _trace(tmp_path, BEGINNING + loop.format(length="max(5, int(torch.randn(()) + 10))", added="length"))
+    assert any("assumed to go on by the same `length`" in note for note in random.notes)
+    fixed = _trace(tmp_path, BEGINNING + loop.format(length="8", added="10"))
+    assert fixed.loop.steps_per_epoch == 30
+    assert not any("assumed" in note for note in fixed.notes)
+
+
 def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:
     fit = "def fit(loader):\n    for x, _ in loader: step(x)\n"
     again = _trace(tmp_path, BEGINNING + fit + "for epoch in range(3): fit(a)\nfor epoch in range(2): fit(b)\n")

@@ -260,6 +260,8 @@ def _loop_notes(loops: List[EnclosingLoop]) -> Iterator[str]:
     for loop in loops:
         if loop.varies_with:
             yield f"the loop over `{loop.text}` is assumed to be as long in each pass of `{loop.varies_with}`"
+        if loop.increment:
+            yield f"the loop over `{loop.text}` is assumed to go on by the same `{loop.increment}` in each pass"
         if loop.may_end:
             yield f"the loop over `{loop.text}` in line {loop.line} may end early, by {loop.may_end}"
 

@@ -30,6 +30,7 @@ from leadline.graphs.torch.worker.loop_bounds import (
     outlives_loop,
     passes_before,
     steps_at_end,
+    varying_increment,
     while_bound,
 )
 
@@ -57,6 +58,8 @@ class EnclosingLoop(NamedTuple):
     may_end: str = ""
     joined: bool = False
     varies_with: str = ""
+    increment: str = ""
+    """What a counter goes up by, of which only the current value is known."""
     names: FrozenSet[str] = frozenset()
     """Names and attributes that a ``for`` loop reads."""
     limit: Optional[int] = None
@@ -181,7 +184,8 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
     if isinstance(node, ast.While):
         times, counts_inner, counter = while_bound(node, frame) or (None, False, "")
         name = f"while {text}"
-        return EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
+        loop = EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
+        return loop._replace(increment=varying_increment(node, counter, frame))
     iterable, count = _iterations(node, frame)
     if not set(assigned_names(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
         iterable, count = _begun.setdefault((id(frame), frame.f_code, node.lineno), (iterable, count))
