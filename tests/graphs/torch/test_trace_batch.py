@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from leadline.core.graph import TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.graphs.torch.trace import trace_command
 from tests.support.forked_python import run_forked
@@ -43,11 +44,42 @@ for i in range(20):
     ],
     ids=["array", "keyword", "keywords", "sequence first"],
 )
-def test_inputs_that_are_no_positional_tensors_give_the_batch(tmp_path: Path, call: str, layer: str, batch: int):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT.format(call=call, layer=layer), encoding="utf-8")
-    words = (sys.executable, str(script))
-    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
-    job = trace_command(workload, runner=run_forked, cwd=tmp_path)
+def test_inputs_that_are_no_positional_tensors_give_the_batch(
+    tmp_path: Path, call: str, layer: str, batch: int
+) -> None:
+    job = _trace(tmp_path, SCRIPT.format(call=call, layer=layer))
     assert job.loop.batch == batch
     assert any(f"batch {batch} is read from the input of Tagger" in note for note in job.notes)
+
+
+SWAPPED = """
+import torch
+
+class Encoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.attend = torch.nn.Embedding(50, 8), torch.nn.MultiheadAttention(8, 2)
+
+    def forward(self, tokens):
+        x = self.words(tokens).transpose(0, 1)
+        return self.attend(x, x, x)[0]
+
+model = Encoder().cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for i in range(20):
+    optimizer.zero_grad()
+    model(torch.randint(0, 50, (6, 7)).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_model_that_swaps_the_axes_before_its_attention_takes_the_batch_first(tmp_path: Path) -> None:
+    assert _trace(tmp_path, SWAPPED).loop.batch == 6
+
+
+def _trace(folder: Path, code: str) -> TracedJob:
+    script = folder / "train.py"
+    script.write_text(code, encoding="utf-8")
+    words = (sys.executable, str(script))
+    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
+    return trace_command(workload, runner=run_forked, cwd=folder)

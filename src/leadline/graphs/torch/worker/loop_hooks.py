@@ -196,7 +196,7 @@ def _watch_forward(watch: LoopObservations) -> None:
         elif watch.root is not None and not watch.root_is_read:
             # Its inputs are keywords or arrays of NumPy: those of the first module within it stand for them.
             watch.root_is_read = _record_forward(watch, watch.root, args)
-        elif isinstance(module, torch.nn.RNNBase) and watch.root is not None and watch.forward is not None:
+        elif isinstance(module, SEQUENCE_LAYERS) and watch.root is not None and watch.forward is not None:
             _correct_batch(watch.forward, module, args)
 
     def after(module: Any, *_: Any) -> None:
@@ -210,6 +210,10 @@ def _watch_forward(watch: LoopObservations) -> None:
     ]
 
 
+SEQUENCE_LAYERS = (torch.nn.RNNBase, torch.nn.MultiheadAttention)
+"""Layers that take the batch second, unless they are ``batch_first``."""
+
+
 def _record_forward(watch: LoopObservations, module: Any, args: Any) -> bool:
     """Record the batch of a module from its inputs. False if they hold no tensor with dimensions."""
     tensor = next((element for element in batch_tensors(args) if element.dim()), None)
@@ -218,8 +222,7 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> bool:
         return False
     if watch.forward is not None and watch.forward["parameters"] > parameters:
         return True
-    layers = (torch.nn.RNNBase, torch.nn.MultiheadAttention)
-    batch_first = [element.batch_first for element in module.modules() if isinstance(element, layers)]
+    batch_first = [element.batch_first for element in module.modules() if isinstance(element, SEQUENCE_LAYERS)]
     images = args[0] if args and isinstance(args[0], (list, tuple)) else []
     if images and all(isinstance(image, torch.Tensor) and image.dim() == 3 for image in images):
         watch.forward = {"parameters": parameters, "batch": len(images), "module": type(module).__name__}
@@ -232,7 +235,7 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> bool:
 
 
 def _correct_batch(forward: Dict[str, Any], layer: Any, args: Any) -> None:
-    """Correct the batch of a model that takes it first and swaps the axes itself, before its recurrent layer."""
+    """Correct the batch of a model that takes it first and swaps the axes itself, before a sequence layer."""
     sequence = args[0] if args else None
     if not isinstance(sequence, torch.Tensor) or sequence.dim() != 3 or layer.batch_first:
         return
