@@ -133,6 +133,45 @@ for i in range(start, 40):
 """,
             40,
         ),
+        (
+            """
+rows = torch.rand(100, 4)
+for epoch in range(2):
+    for x, y in zip(rows.split(30), torch.chunk(rows, 3)):
+        step(x)
+""",
+            6,
+        ),
+        (
+            """
+rows = torch.rand(100, 4)
+for epoch in range(2):
+    for places in torch.randperm(len(rows)).split(9): step(rows[places])
+""",
+            24,
+        ),
+        (
+            """
+from sklearn.model_selection import KFold
+for train, test in KFold(5).split(range(40)):
+    for x, _ in a: step(x)
+""",
+            50,
+        ),
+        (
+            """
+import numpy as np
+class Batches:
+    def __init__(self, rows):
+        self.rows = rows
+    def __iter__(self):
+        for places in np.array_split(np.random.permutation(len(self.rows)), 7):
+            yield self.rows[places]
+for epoch in range(3):
+    for x in Batches(torch.rand(30, 4)): step(x)
+""",
+            21,
+        ),
     ],
     ids=[
         "next",
@@ -147,6 +186,10 @@ for i in range(start, 40):
         "rest",
         "loop over optimizers",
         "start to go on from",
+        "parts",
+        "parts of a random order",
+        "folds",
+        "object that was made for the loop",
     ],
 )
 def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, steps: int | None) -> None:

@@ -109,6 +109,8 @@ def _subscript(node: ast.Subscript, frame: Any) -> Any:
 
 
 def _call(node: ast.Call, frame: Any) -> Any:
+    if called_name(node) in PARTS and isinstance(node.func, ast.Attribute):
+        return range(_count_parts(node, frame))
     if node.keywords:
         raise UnreadableExpression
     arguments = [evaluate(argument, frame) for argument in node.args]
@@ -120,6 +122,38 @@ def _call(node: ast.Call, frame: Any) -> Any:
         if node.func.attr in METHODS or is_of_dict:
             return method(*arguments)
     raise UnreadableExpression
+
+
+PARTS = ("split", "chunk", "array_split")
+"""Functions and methods that divide a tensor, an array, or a data set into folds."""
+ORDERS = ("randperm", "permutation", "arange")
+"""Functions whose results are as long as their argument says."""
+
+
+def _count_parts(node: Any, frame: Any) -> int:
+    """Return the number of parts without making them: of a tensor, of an array by NumPy, or of a splitter."""
+    holder: Any = None if called_name(node.func.value) in ORDERS else evaluate(node.func.value, frame)
+    if hasattr(holder, "n_splits"):  # a splitter of scikit-learn
+        return int(holder.n_splits)
+    is_function = inspect.ismodule(holder)
+    divisor = evaluate(node.args[int(is_function)], frame)
+    if node.keywords or len(node.args) > 1 + is_function:
+        raise UnreadableExpression
+    is_numpy = is_function and holder.__name__ == "numpy"
+    if isinstance(divisor, (list, tuple)):
+        return len(divisor) + is_numpy  # NumPy takes the places of the cuts
+    if is_numpy:
+        return int(divisor)
+    size = _length(node.args[0] if is_function else node.func.value, frame)
+    return math.ceil(size / (math.ceil(size / divisor) if called_name(node) == "chunk" else divisor))
+
+
+def _length(node: Any, frame: Any) -> int:
+    """Return the first dimension of a tensor, or of an order that is drawn anew."""
+    if called_name(node) in ORDERS:
+        argument = evaluate(node.args[0], frame)
+        return argument if isinstance(argument, int) else len(argument)
+    return int(evaluate(node, frame).shape[0])
 
 
 READERS: Dict[Any, Any] = {

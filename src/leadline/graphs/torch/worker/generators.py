@@ -2,12 +2,20 @@
 
 import ast
 import contextlib
+import gc
 import inspect
 import math
 import types
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from leadline.graphs.torch.worker.expressions import UnreadableExpression, evaluate, parse_file, read_locals, scope_of
+from leadline.graphs.torch.worker.expressions import (
+    UnreadableExpression,
+    called_name,
+    evaluate,
+    parse_file,
+    read_locals,
+    scope_of,
+)
 
 
 def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optional[int]]) -> Optional[int]:
@@ -19,7 +27,12 @@ def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optio
     try:
         code, names, scope_globals = _state(node, frame)
     except (UnreadableExpression, TypeError, ValueError):
-        return None
+        running = _running(node, frame)
+        if running is None:
+            return None
+        code, names, scope_globals = running.gi_code, read_locals(running.gi_frame), running.gi_frame.f_globals
+        if hasattr(names.get("self"), "n_splits"):  # a splitter of scikit-learn
+            return int(names["self"].n_splits)
     if code in _reading:  # it calls itself
         return None
     _reading.append(code)
@@ -68,6 +81,26 @@ def _state(node: Any, frame: Any) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
     if isinstance(value, types.GeneratorType) and value.gi_frame is not None:
         return value.gi_code, read_locals(value.gi_frame), value.gi_frame.f_globals
     return _called(getattr(type(value), "__iter__", None), [value], {})
+
+
+def _running(node: Any, frame: Any) -> Any:
+    """Return the generator that a call of a loop made, whose arguments cannot be read; ``None`` if it is not clear."""
+    try:
+        function = evaluate(getattr(node, "func", node), frame)
+        function = getattr(function, "__iter__", None) if isinstance(function, type) else function
+        code = getattr(function, "__code__", None)
+    except UnreadableExpression:
+        code = None
+    name = called_name(node)
+    running = [
+        value
+        for value in gc.get_objects()
+        if type(value) is types.GeneratorType
+        and value.gi_frame is not None
+        and (value.gi_code is code if code is not None else bool(name) and value.gi_code.co_name == name)
+    ]
+    owners = {id(read_locals(value.gi_frame).get("self", value)) for value in running}
+    return running[0] if len(owners) == 1 else None  # the generators of one object yield alike
 
 
 def _called(function: Any, arguments: List[Any], named: Dict[str, Any]) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:

@@ -243,11 +243,7 @@ def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
     iterable, count = None, None
     try:
         iterated = _unwrap(node.iter, node.target)[0]
-        if called_name(iterated) == "split" and isinstance(iterated.func, ast.Attribute):
-            # As the splitters of scikit-learn, which are folds of a cross-validation.
-            iterable = range(evaluate(iterated.func.value, frame).n_splits)
-        else:
-            iterable = evaluate(iterated, frame)
+        iterable = evaluate(iterated, frame)
         iterable = getattr(iterable, "iterable", iterable)
         count = len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
