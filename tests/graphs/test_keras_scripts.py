@@ -26,14 +26,26 @@ model.fit(x, y, batch_size=100, epochs=7, validation_split=0.1)
 raise SystemExit("the trace should have ended in the first epoch")
 """
 
+AGAIN = """
+for fold in range(4):
+    for size in (1, 2, 3):
+        model.fit(x[:500], y[:500], batch_size=100, epochs=2)
+model.fit(x, y, batch_size=100)
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_calls_of_fit_in_a_loop_are_epochs_and_a_later_one_is_a_note(tmp_path, backend):
+    pytest.importorskip(backend)
+    job = trace(tmp_path, FIT.format(backend=backend).split("model.fit")[0] + AGAIN)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (5, 4 * 3 * 2)
+    assert any("trains again in line" in note for note in job.notes)
+
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_fit_gives_its_step_and_its_loop(tmp_path, backend):
     pytest.importorskip(backend)
-    script = tmp_path / "train.py"
-    script.write_text(FIT.format(backend=backend))
-    words = (sys.executable, str(script))
-    job = trace_script(Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words)), runner=run_forked)
+    job = trace(tmp_path, FIT.format(backend=backend))
     products = sum(op.flops * op.count for op in job.step.ops if op.kind is OpKind.GEMM)
     # Two layers forward, their weights' gradients, and the gradient of the hidden layer.
     assert products == pytest.approx(2 * 100 * (2 * 784 * 2048 + 3 * 2048 * 10), rel=0.01)
@@ -42,3 +54,10 @@ def test_fit_gives_its_step_and_its_loop(tmp_path, backend):
     assert job.loop.optimizer == "adam"
     # Without the optimizer's slots, and what counts its steps and measures the loss.
     assert job.step.parameters == 784 * 2048 + 2048 + 2048 * 10 + 10
+
+
+def trace(folder, code):
+    script = folder / "train.py"
+    script.write_text(code)
+    words = (sys.executable, str(script))
+    return trace_script(Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words)), runner=run_forked)

@@ -191,6 +191,28 @@ for _ in range(30):
     w = step(w, np.ones((4, 16, 256), np.float32))
 """
 
+OVER_TIME = """
+@jax.jit
+def step(w, series):
+    def add(carry, x):
+        before, total = carry
+        return (x, jax.tree.map(jnp.add, total, jax.grad(loss)(w, before, x))), None
+    return sgd(w, jax.lax.scan(add, (series[0], jax.tree.map(jnp.zeros_like, w)), series[1:])[0][1])
+
+for _ in range(30):
+    w = step(w, np.ones((5, 16, 256), np.float32))
+"""
+
+JACOBIAN = """
+@jax.jit
+def step(w, x):
+    residual = lambda w: (jnp.tanh(x @ w["a"]) @ w["b"]).mean(1) - jax.grad(lambda y: (y ** 2).sum())(x).mean()
+    return sgd(w, jax.tree.map(lambda j: j.sum(0), jax.jacrev(residual)(w))), x
+
+for _ in range(30):
+    w, _ = step(w, np.ones((8, 256), np.float32))
+"""
+
 EAGER_LOOP = """
 import argparse
 parser = argparse.ArgumentParser()
@@ -331,10 +353,15 @@ def test_a_loop_over_slices_of_a_data_set_takes_a_step_in_each_trip(tmp_path, bo
     assert (job.step.parameters, products(job.step)) == (WEIGHTS, 50 * STEP)
 
 
-def test_a_loop_that_sums_gradients_is_one_step(tmp_path):
-    job = trace(tmp_path, LOOPS + ACCUMULATED)
+@pytest.mark.parametrize("code", [ACCUMULATED, OVER_TIME], ids=["parts of a batch", "times of a series"])
+def test_a_loop_that_sums_gradients_is_one_step(tmp_path, code):
+    job = trace(tmp_path, LOOPS + code)
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (30, 1)
     assert (job.step.parameters, products(job.step)) == (WEIGHTS, 4 * 16 * STEP)
+
+
+def test_weights_may_be_what_a_jacobian_is_taken_for(tmp_path):
+    assert trace(tmp_path, LOOPS + JACOBIAN).step.parameters == WEIGHTS
 
 
 def test_a_loop_of_lax_outside_of_jit_is_traced(tmp_path):

@@ -166,6 +166,51 @@ for i in passes:
 """,
             99,
         ),
+        (
+            """
+for i, x in zip(range(15), forever(data(100, 10))): step(x)
+""",
+            15,
+        ),
+        (
+            """
+rows = torch.rand(100, 4)
+for epoch in range(2):
+    for x, y in zip(rows.split(30), torch.chunk(rows, 3)):
+        step(x)
+""",
+            6,
+        ),
+        (
+            """
+rows = torch.rand(100, 4)
+for epoch in range(2):
+    for places in torch.randperm(len(rows)).split(9): step(rows[places])
+""",
+            24,
+        ),
+        (
+            """
+from sklearn.model_selection import KFold
+for train, test in KFold(5).split(range(40)):
+    for x, _ in a: step(x)
+""",
+            50,
+        ),
+        (
+            """
+import numpy as np
+class Batches:
+    def __init__(self, rows):
+        self.rows = rows
+    def __iter__(self):
+        for places in np.array_split(np.random.permutation(len(self.rows)), 7):
+            yield self.rows[places]
+for epoch in range(3):
+    for x in Batches(torch.rand(30, 4)): step(x)
+""",
+            21,
+        ),
     ],
     ids=[
         "next",
@@ -183,6 +228,11 @@ for i in passes:
         "rounds that are one",
         "a variable of several loops",
         "first pass without a step",
+        "zip with a generator that does not end",
+        "parts",
+        "parts of a random order",
+        "folds",
+        "object that was made for the loop",
     ],
 )
 def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, steps: int | None) -> None:
@@ -221,12 +271,52 @@ def test_a_loader_that_a_later_epoch_replaces_is_a_note(tmp_path: Path) -> None:
     assert not any("makes later" in note for note in _trace(tmp_path, BEGINNING + fit + wrapped).notes)
 
 
+def test_a_counter_that_goes_up_by_random_lengths_is_an_assumption(tmp_path: Path) -> None:
+    loop = "place = 0\nwhile place < 300:\n    length = {length}\n    step(torch.rand(2, 4))\n    place += {added}\n"
+    random = _trace(tmp_path, BEGINNING + loop.format(length="max(5, int(torch.randn(()) + 10))", added="length"))
+    assert any("assumed to go on by the same `length`" in note for note in random.notes)
+    fixed = _trace(tmp_path, BEGINNING + loop.format(length="8", added="10"))
+    assert fixed.loop.steps_per_epoch == 30
+    assert not any("assumed" in note for note in fixed.notes)
+
+
 def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:
     fit = "def fit(loader):\n    for x, _ in loader: step(x)\n"
     again = _trace(tmp_path, BEGINNING + fit + "for epoch in range(3): fit(a)\nfor epoch in range(2): fit(b)\n")
     assert any("trains again in line " in note for note in again.notes)
     either = "if optimizer:\n    for epoch in range(3): fit(a)\nelse:\n    fit(b)\n"
     assert not any("trains again" in note for note in _trace(tmp_path, BEGINNING + fit + either).notes)
+
+
+FOLDS = """
+import lightning
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def training_step(self, batch, number):
+        return self.layer(batch[0]).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+def fit(loader, quiet=dict(logger=False, enable_checkpointing=False, enable_progress_bar=False)):
+    lightning.Trainer(max_epochs=3, **quiet).fit(Net(), loader)
+
+for fold in range(5):
+    fit(a)
+"""
+
+
+def test_a_trainer_that_a_loop_calls_again_repeats_its_epochs(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    job = _trace(tmp_path, BEGINNING + FOLDS)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (10, 15)
+    assert not any("trains again" in note for note in job.notes)
+    again = _trace(tmp_path, BEGINNING + FOLDS + "fit(b)\n")
+    assert any("trains again in line " in note for note in again.notes)
 
 
 def _trace(folder: Path, code: str) -> TracedJob:

@@ -55,8 +55,24 @@ class Data:
         for i in range(times):
             yield i
 
+class Rows:
+    def __init__(self, rows):
+        self.rows = rows
+    def __iter__(self):
+        for i in range(0, len(self.rows), 2):
+            yield self.rows[i : i + 2]
+
+def in_epochs(rows, epochs):
+    rows = list(rows)
+    for epoch in range(epochs):
+        for i in range(0, len(rows), 2):
+            yield rows[i : i + 2]
+
 data, running = Data(), batches(4)
-next(running)
+of_call, of_class = in_epochs(zip("abc", "def"), 5), iter(Rows("abcde"))
+twice = [slices(x for x in "ab"), slices(x for x in "ab")]
+for generator in (running, of_call, of_class):
+    next(generator)
 """
 
 
@@ -64,7 +80,8 @@ next(running)
     ("expression", "yields"),
     [
         ("batches(3)", 6), ("batches(n=3, size=5)", 15), ("data", 10), ("data.shuffled(7)", 7), ("running", 8),
-        ("endless()", None), ("guarded(4)", None), ("stopped(9)", None), ("nested(2)", None), ("batches(len)", None),
+        ("endless()", None), ("guarded(4)", None), ("stopped(9)", None), ("nested(2)", None), ("nested(missing)", None),
+        ("in_epochs(zip('abc', 'def'), 5)", 10), ("Rows([*'abcde'])", 3), ("slices(x for x in 'ab')", None),
         ("range(3)", None), ("missing", None), ("slices('abcdef')", 3), ("slices('abcde', 'abcde', size=4)", 2),
     ],
 )  # fmt: skip

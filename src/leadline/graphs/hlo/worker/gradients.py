@@ -22,7 +22,7 @@ class Differentiated(NamedTuple):
 
 
 class GradientWatch:
-    """Records the arrays that ``jax.grad`` and ``jax.value_and_grad`` differentiate while a function is lowered."""
+    """Records the arrays that JAX's gradients and Jacobians are taken for while a function is lowered."""
 
     def __init__(self, outside: Callable[[], None]) -> None:
         self.arrays: List[Differentiated] = []
@@ -31,7 +31,7 @@ class GradientWatch:
         self.is_recording = False
         self._depth = 0
         """Gradients within which the current one is taken: those within others are no weights' gradients."""
-        for name in ("grad", "value_and_grad"):
+        for name in ("grad", "value_and_grad", "jacfwd", "jacrev"):
             setattr(jax, name, self._watched(getattr(jax, name)))
 
     def start(self) -> None:

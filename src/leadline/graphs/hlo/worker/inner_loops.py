@@ -105,7 +105,11 @@ def _multiplies(equation: Any) -> bool:
 def _changes_weights(body: Any, first: int, carried: int) -> bool:
     """Return whether a loop changes what its forward pass multiplies with: weights, and no sum of gradients."""
     pairs = zip(body.invars[first : first + carried], body.outvars)  # noqa: B905 - Python 3.9 has no strict
-    reached = {into for into, out in pairs if into is not out and "float" in str(into.aval.dtype)}
+    # A result that is an input is not computed: an earlier time of a sequence, carried to the next trip.
+    copies = set(body.invars)
+    reached = {
+        into for into, out in pairs if "float" in str(into.aval.dtype) and (hasattr(out, "val") or out not in copies)
+    }
     has_products = any(map(_multiplies, body.eqns))
     for equation in body.eqns:
         if any(not hasattr(value, "val") and value in reached for value in equation.invars):

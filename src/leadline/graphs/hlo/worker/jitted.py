@@ -35,6 +35,8 @@ class Program:
         self.results, self.result_tree = jax.tree.flatten(lowered.out_info)
         self.weights = weight_specs(differentiated, self.results)
         self.loops: List[EnclosingLoop] = []
+        self.later = ""
+        """Place of further training after the loops."""
 
     @property
     def is_cheap(self) -> bool:

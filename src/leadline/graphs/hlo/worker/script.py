@@ -13,6 +13,7 @@ from typing import Any, Dict, List
 from leadline.graphs.torch.worker import scratch
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.keras_fit import fit_settings
+from leadline.graphs.torch.worker.later_loops import later_training
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
 from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
@@ -170,7 +171,10 @@ class StepWatch:
         count = self.counts[id(program)]
         if count <= 2:
             program.loops = enclosing_loops(self.loop.folder)
+            program.later = later_training(self.loop.folder, program.name)
             self.loop.framework.update(fit_settings(inspect.currentframe()))
+            if self.loop.framework:
+                self.loop.read_calls(inspect.currentframe())
         if not program.trains:
             return
         if count == 3:
@@ -232,6 +236,10 @@ class StepWatch:
 
     def _loop_document(self, step: Any, inner: Any) -> Dict[str, Any]:
         self.loop.all_steps = [WatchedStep(step.loops, None, 1)]
+        if not self.loop.framework:
+            self.loop.later = step.later
+        if self.has_ended:
+            self.loop.later = ""
         facts = {**infer_loop_facts(self.loop), **self.session.facts}
         notes = facts.pop("notes")
         if self.has_ended and (facts["steps_per_epoch"] is None or not step.loops):

@@ -6,7 +6,7 @@ import linecache
 import math
 import operator
 import sys
-from typing import Any, Dict, FrozenSet, Optional, Sequence
+from typing import Any, Dict, FrozenSet, Iterator, Optional, Sequence
 
 MOST_COUNT = 10**15
 """A larger number of epochs or steps, such as infinity, stands for no limit."""
@@ -109,6 +109,8 @@ def _subscript(node: ast.Subscript, frame: Any) -> Any:
 
 
 def _call(node: ast.Call, frame: Any) -> Any:
+    if called_name(node) in PARTS and isinstance(node.func, ast.Attribute):
+        return range(_count_parts(node, frame))
     if node.keywords:
         raise UnreadableExpression
     arguments = [evaluate(argument, frame) for argument in node.args]
@@ -120,6 +122,39 @@ def _call(node: ast.Call, frame: Any) -> Any:
         if node.func.attr in METHODS or is_of_dict:
             return method(*arguments)
     raise UnreadableExpression
+
+
+PARTS = ("split", "chunk", "array_split")
+"""Functions and methods that divide a tensor, an array, or a data set into folds."""
+ORDERS = ("randperm", "permutation", "arange")
+"""Functions whose results are as long as their argument says."""
+
+
+def _count_parts(node: Any, frame: Any) -> int:
+    """Return the number of parts without making them: of a tensor, of an array by NumPy, or of a splitter."""
+    holder: Any = None if called_name(node.func.value) in ORDERS else evaluate(node.func.value, frame)
+    if hasattr(holder, "n_splits"):  # a splitter of scikit-learn
+        return int(holder.n_splits)
+    is_function = inspect.ismodule(holder)
+    divisor = evaluate(node.args[int(is_function)], frame)
+    if node.keywords or len(node.args) > 1 + is_function:
+        raise UnreadableExpression
+    is_numpy = is_function and holder.__name__ == "numpy"
+    if isinstance(divisor, (list, tuple)):
+        return len(divisor) + is_numpy  # NumPy takes the places of the cuts
+    if is_numpy:
+        return int(divisor)
+    size = _length(node.args[0] if is_function else node.func.value, frame)
+    each: float = math.ceil(size / divisor) if called_name(node) == "chunk" else divisor
+    return math.ceil(size / each)
+
+
+def _length(node: Any, frame: Any) -> int:
+    """Return the first dimension of a tensor, or of an order that is drawn anew."""
+    if called_name(node) in ORDERS:
+        argument = evaluate(node.args[0], frame)
+        return int(argument) if isinstance(argument, int) else len(argument)
+    return int(evaluate(node, frame).shape[0])
 
 
 READERS: Dict[Any, Any] = {
@@ -141,6 +176,13 @@ def target_name(node: Any) -> str:
     if isinstance(node, ast.Attribute):
         return f"{target_name(node.value)}.{node.attr}"
     return getattr(node, "id", "")
+
+
+def assigned_names(statements: Sequence[Any]) -> Iterator[str]:
+    """Yield the names that statements assign."""
+    for node in (node for statement in statements for node in ast.walk(statement)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
 def names_read(statements: Sequence[ast.AST]) -> FrozenSet[str]:

@@ -2,12 +2,21 @@
 
 import ast
 import contextlib
+import gc
 import inspect
 import math
 import types
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from leadline.graphs.torch.worker.expressions import UnreadableExpression, evaluate, parse_file, read_locals, scope_of
+from leadline.graphs.torch.worker.expressions import (
+    UnreadableExpression,
+    called_name,
+    evaluate,
+    parse_file,
+    read_locals,
+    scope_of,
+)
+from leadline.graphs.torch.worker.loop_bounds import own_statements
 
 
 def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optional[int]]) -> Optional[int]:
@@ -17,11 +26,14 @@ def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optio
     conditions around these that can be read now.
     """
     try:
-        if (folds := _count_folds(node, frame)) is not None:
-            return folds
         code, names, scope_globals = _state(node, frame)
     except (UnreadableExpression, TypeError, ValueError):
-        return None
+        running = _running(node, frame)
+        if running is None:
+            return None
+        code, names, scope_globals = running.gi_code, read_locals(running.gi_frame), running.gi_frame.f_globals
+        if hasattr(names.get("self"), "n_splits"):  # a splitter of scikit-learn
+            return int(names["self"].n_splits)
     if code in _reading:  # it calls itself
         return None
     _reading.append(code)
@@ -31,22 +43,22 @@ def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optio
         _reading.pop()
 
 
+def yields_endlessly(node: Any, frame: Any) -> bool:
+    """Return whether a call of a loop made a generator that yields within ``while True``, which nothing ends."""
+    running = _running(node, frame)
+    tree = None if running is None else parse_file(running.gi_code.co_filename)
+    function = None if tree is None else scope_of(tree, types.SimpleNamespace(f_code=running.gi_code))
+    ends = (ast.Break, ast.Return)
+    return any(
+        isinstance(part, ast.While)
+        and isinstance(part.test, ast.Constant)
+        and not any(isinstance(statement, ends) for statement in own_statements(part.body))
+        for part in getattr(function, "body", ())
+    )
+
+
 _reading: List[Any] = []
 """Code of the generators that are being read."""
-
-
-def _count_folds(node: Any, frame: Any) -> Optional[int]:
-    """Return how many splits a cross-validator of scikit-learn's interface makes, in its ``split`` method."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "split"):
-        return None
-    made = node.func.value
-    if isinstance(made, ast.Call):  # it is made in the same line, and not made a second time
-        counts = [word.value for word in made.keywords if word.arg == "n_splits"]
-        return int(evaluate(counts[0], frame)) if counts else None
-    validator = evaluate(made, frame)
-    if not hasattr(validator, "get_n_splits"):
-        return None
-    return int(validator.get_n_splits(*(evaluate(argument, frame) for argument in node.args)))
 
 
 def _count(
@@ -84,6 +96,26 @@ def _state(node: Any, frame: Any) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
     if isinstance(value, types.GeneratorType) and value.gi_frame is not None:
         return value.gi_code, read_locals(value.gi_frame), value.gi_frame.f_globals
     return _called(getattr(type(value), "__iter__", None), [value], {})
+
+
+def _running(node: Any, frame: Any) -> Any:
+    """Return the generator that a call of a loop made, whose arguments cannot be read; ``None`` if it is not clear."""
+    try:
+        function = evaluate(getattr(node, "func", node), frame)
+        function = getattr(function, "__iter__", None) if isinstance(function, type) else function
+        code = getattr(function, "__code__", None)
+    except UnreadableExpression:
+        code = None
+    name = called_name(node)
+    running = [
+        value
+        for value in gc.get_objects()
+        if type(value) is types.GeneratorType
+        and value.gi_frame is not None
+        and (value.gi_code is code if code is not None else bool(name) and value.gi_code.co_name == name)
+    ]
+    owners = {id(read_locals(value.gi_frame).get("self", value)) for value in running}
+    return running[0] if len(owners) == 1 else None  # the generators of one object yield alike
 
 
 def _called(function: Any, arguments: List[Any], named: Dict[str, Any]) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:

@@ -1,19 +1,20 @@
 """What follows the traced steps in the user's source, which the trace does not reach: other training and loaders."""
 
 import ast
-from typing import Any, List, Set
+from typing import Any, Iterator, List, Set
 
 from leadline.graphs.torch.worker.expressions import called_name, parse_file, read_locals, scope_of, target_name
 from leadline.graphs.torch.worker.loops import loops_around, loops_of, user_frames
 
 
-def later_training(folder: str) -> str:
+def later_training(folder: str, step: str = "backward", within: Any = None) -> str:
     """Return the place of a call after the current loops that trains too, empty if there is none.
 
-    It is a backward pass, or a call of the same function that makes the current step.
+    It is a call of the function ``step``, or of the same function of the script that makes the current step.
+    ``within`` is a frame of the script that calls a framework's loop: then it is a call like the current one.
     """
-    names: Set[str] = {"backward"}
-    for frame in user_frames(folder):
+    names: Set[str] = {step}
+    for frame in user_frames(folder, within):
         tree = parse_file(frame.f_code.co_filename)
         if tree is None:
             continue
@@ -21,7 +22,9 @@ def later_training(folder: str) -> str:
         loops = loops_around(scope, line)
         end = max([line, *[loop.end_lineno or 0 for loop in loops]])
         calls = [node for node in _reachable(scope, line) if isinstance(node, ast.Call)]
-        later = next((call for call in calls if call.lineno > end and called_name(call) in names), None)
+        calls = [call for call in calls if call.lineno > end]
+        alike = _alike(calls, scope, line) if frame is within else iter(())
+        later = next(alike, None) or next((call for call in calls if called_name(call) in names), None)
         if later is not None:
             return f"line {later.lineno}"
         names.add(frame.f_code.co_name)
@@ -40,6 +43,22 @@ def replaced_loader(folder: str, loader: Any) -> str:
             if not is_wrapped and not names.isdisjoint(map(target_name, part.targets)):
                 return f"line {part.lineno}"
     return ""
+
+
+def _alike(calls: List[ast.Call], scope: Any, line: int) -> Iterator[ast.Call]:
+    """Yield the calls of the method of the current one, on the same object or with a keyword of the current one."""
+    for current in ast.walk(scope):
+        if isinstance(current, ast.Call) and current.lineno <= line <= (current.end_lineno or line):
+            words = {word.arg for word in current.keywords} - {None}
+            for call in calls:
+                is_same = ast.dump(call.func) == ast.dump(current.func)
+                shares = called_name(call) == called_name(current) and words & {word.arg for word in call.keywords}
+                if called_name(current) in ENTRIES and (is_same or shares):
+                    yield call
+
+
+ENTRIES = ("fit", "train")
+"""Methods of the trainers and models of frameworks that make all steps."""
 
 
 def _reachable(scope: Any, line: int) -> List[Any]:

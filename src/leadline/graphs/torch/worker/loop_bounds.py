@@ -1,6 +1,7 @@
 """Ends of loops in the user's source: counters compared with bounds, and conditions for a ``break``."""
 
 import ast
+import contextlib
 import math
 from argparse import Namespace
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
@@ -8,6 +9,7 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 from leadline.graphs.torch.worker.expressions import (
     WRAPPERS,
     UnreadableExpression,
+    assigned_names,
     called_name,
     evaluate,
     is_count,
@@ -250,6 +252,18 @@ def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, floa
         return bool(around), _first_value(name, loop, frame), increments[0]
     except UnreadableExpression:
         return None
+
+
+def varying_increment(loop: Any, counter: str, frame: Any) -> str:
+    """Return the expression that a counter goes up by, if each pass computes it anew; else nothing."""
+    computed = set(assigned_names(loop.body)) - {counter}
+    for node in ast.walk(loop):
+        if counter and counter in map(target_name, _targets(node)):
+            with contextlib.suppress(UnreadableExpression):
+                added = _added(node, counter)
+                if any(isinstance(part, ast.Name) and part.id in computed for part in ast.walk(added)):
+                    return source_text(added, frame)
+    return ""
 
 
 def _is_variable_of(loop: Any, name: str) -> bool:

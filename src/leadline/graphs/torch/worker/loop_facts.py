@@ -158,7 +158,8 @@ def _epoch_length(
     if framework:
         epochs, limit = observed.framework.get("epochs"), observed.framework.get("max_steps")
         notes.append(f"epochs and accumulation are the settings of the {framework}")
-        return _apply_step_limit(per_epoch, epochs, limit)
+        per_epoch, epochs = _apply_step_limit(per_epoch, epochs, limit)
+        return per_epoch, _repeated(observed.around, epochs, notes)
     loops = step.loops if step else []
     outer, inner, limit_loop = split_loops(loops, loader, step is None or observed.advances(step))
     if limit_loop is not None:
@@ -175,6 +176,18 @@ def _epoch_length(
         notes.append(f"{limit} steps are read from the condition that ends the loop early{assumed}")
         return _apply_step_limit(per_epoch, None, limit)
     return per_epoch, epochs
+
+
+def _repeated(loops: List[EnclosingLoop], epochs: Optional[float], notes: List[str]) -> Optional[float]:
+    """Return the epochs of all calls of a framework, which loops of the script make."""
+    notes += _loop_notes(loops)
+    for loop in loops:
+        if loop.times is None:
+            notes.append(f"the epochs are unknown, as the length of the loop over `{loop.text}` in line {loop.line} is")
+            return None
+        notes.append(f"the loop over `{loop.text}` in line {loop.line} repeats them {loop.times} times")
+        epochs = None if epochs is None else epochs * loop.times
+    return epochs
 
 
 def _passes(
@@ -254,6 +267,8 @@ def _loop_notes(loops: List[EnclosingLoop]) -> Iterator[str]:
     for loop in loops:
         if loop.varies_with:
             yield f"the loop over `{loop.text}` is assumed to be as long in each pass of `{loop.varies_with}`"
+        if loop.increment:
+            yield f"the loop over `{loop.text}` is assumed to go on by the same `{loop.increment}` in each pass"
         if loop.may_end:
             yield f"the loop over `{loop.text}` in line {loop.line} may end early, by {loop.may_end}"
 

@@ -164,6 +164,8 @@ def _read_stack(watch: LoopObservations) -> None:
         watch.framework.update(SETTINGS[framework](trainer))
     else:
         watch.framework.update(fit_settings(sys._getframe(1)))
+    if watch.framework:
+        watch.read_calls(sys._getframe(1))
     for frame in user_frames(watch.folder):
         for names in (read_locals(frame), frame.f_globals):
             for name, value in list(names.items()):
@@ -193,8 +195,11 @@ def _watch_forward(watch: LoopObservations) -> None:
             watch.hooks.clear()
         elif watch.root is None and torch.is_grad_enabled():
             watch.root = module
-            _record_forward(watch, module, args)
-        elif isinstance(module, torch.nn.RNNBase) and watch.root is not None and watch.forward is not None:
+            watch.root_is_read = _record_forward(watch, module, args)
+        elif watch.root is not None and not watch.root_is_read:
+            # Its inputs are keywords or arrays of NumPy: those of the first module within it stand for them.
+            watch.root_is_read = _record_forward(watch, watch.root, args)
+        elif isinstance(module, SEQUENCE_LAYERS) and watch.root is not None and watch.forward is not None:
             _correct_batch(watch.forward, module, args)
 
     def after(module: Any, *_: Any) -> None:
@@ -208,25 +213,32 @@ def _watch_forward(watch: LoopObservations) -> None:
     ]
 
 
-def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
+SEQUENCE_LAYERS = (torch.nn.RNNBase, torch.nn.MultiheadAttention)
+"""Layers that take the batch second, unless they are ``batch_first``."""
+
+
+def _record_forward(watch: LoopObservations, module: Any, args: Any) -> bool:
+    """Record the batch of a module from its inputs. False if they hold no tensor with dimensions."""
     tensor = next((element for element in batch_tensors(args) if element.dim()), None)
     parameters = sum(element.numel() for element in module.parameters())
-    if tensor is None or (watch.forward is not None and watch.forward["parameters"] > parameters):
-        return
-    layers = (torch.nn.RNNBase, torch.nn.MultiheadAttention)
-    batch_first = [element.batch_first for element in module.modules() if isinstance(element, layers)]
+    if tensor is None:
+        return False
+    if watch.forward is not None and watch.forward["parameters"] > parameters:
+        return True
+    batch_first = [element.batch_first for element in module.modules() if isinstance(element, SEQUENCE_LAYERS)]
     images = args[0] if args and isinstance(args[0], (list, tuple)) else []
     if images and all(isinstance(image, torch.Tensor) and image.dim() == 3 for image in images):
         watch.forward = {"parameters": parameters, "batch": len(images), "module": type(module).__name__}
-        return
+        return True
     batch_axis = 1 if batch_first and not any(batch_first) and tensor.dim() > 1 else 0
     sizes = tuple(map(int, tensor.shape))
     watch.forward = {"parameters": parameters, "batch": sizes[batch_axis], "module": type(module).__name__}
     watch.forward["first"] = sizes[0] if batch_axis else None
+    return True
 
 
 def _correct_batch(forward: Dict[str, Any], layer: Any, args: Any) -> None:
-    """Correct the batch of a model that takes it first and swaps the axes itself, before its recurrent layer."""
+    """Correct the batch of a model that takes it first and swaps the axes itself, before a sequence layer."""
     sequence = args[0] if args else None
     if not isinstance(sequence, torch.Tensor) or sequence.dim() != 3 or layer.batch_first:
         return

@@ -5,8 +5,12 @@ import os
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
+from leadline.graphs.torch.worker.later_loops import later_training
 from leadline.graphs.torch.worker.loop_roles import same_loop, split_loops
-from leadline.graphs.torch.worker.loops import EnclosingLoop
+from leadline.graphs.torch.worker.loops import EnclosingLoop, enclosing_loops
+
+FRAMEWORKS = ("keras", "lightning", "pytorch_lightning", "transformers")
+"""Packages whose own loop makes the steps."""
 
 
 class WatchedStep(NamedTuple):
@@ -52,10 +56,25 @@ class LoopObservations:
         self.batches_at: Dict[int, List[int]] = {}
         """Training batches that were drawn before each step of each optimizer."""
         self.root: Any = None
+        """The outermost module that runs now, and whether its batch is read."""
+        self.root_is_read = False
         self.forward: Optional[Dict[str, Any]] = None
         self.framework: Dict[str, Any] = {}
+        self.around: List[EnclosingLoop] = []
+        """Loops of the script that call the framework's own loop again and again."""
         self.hooks: List[Any] = []
         self.loader_names: Dict[int, str] = {}
+
+    def read_calls(self, frame: Any) -> None:
+        """Read the loops around the outermost call of a framework on the stack of a step, and calls that follow it."""
+        caller = None
+        while frame is not None and frame.f_code.co_name != "<module>":
+            if str(frame.f_globals.get("__name__")).partition(".")[0] in FRAMEWORKS:
+                caller = frame.f_back
+            frame = frame.f_back
+        if caller is not None:
+            self.around = enclosing_loops(self.folder, caller)
+            self.later = later_training(self.folder, within=caller)
 
     @property
     def folder(self) -> str:

@@ -12,6 +12,7 @@ from leadline.graphs.torch.worker.expressions import (
     READABLE,
     WRAPPERS,
     UnreadableExpression,
+    assigned_names,
     called_name,
     evaluate,
     names_read,
@@ -21,7 +22,7 @@ from leadline.graphs.torch.worker.expressions import (
     source_text,
     target_name,
 )
-from leadline.graphs.torch.worker.generators import count_yields
+from leadline.graphs.torch.worker.generators import count_yields, yields_endlessly
 from leadline.graphs.torch.worker.libraries import is_user_file
 from leadline.graphs.torch.worker.loop_bounds import (
     CountedPasses,
@@ -31,6 +32,7 @@ from leadline.graphs.torch.worker.loop_bounds import (
     outlives_loop,
     passes_before,
     steps_at_end,
+    varying_increment,
     while_bound,
 )
 
@@ -58,6 +60,8 @@ class EnclosingLoop(NamedTuple):
     may_end: str = ""
     joined: bool = False
     varies_with: str = ""
+    increment: str = ""
+    """What a counter goes up by, of which only the current value is known."""
     names: FrozenSet[str] = frozenset()
     """Names and attributes that a ``for`` loop reads."""
     limit: Optional[int] = None
@@ -71,11 +75,11 @@ class EnclosingLoop(NamedTuple):
     """The end of the loop makes a step from what accumulated since the last whole one."""
 
 
-def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
-    """Return the loops of the user's frames around the current call."""
+def enclosing_loops(script_folder: str, within: Any = None) -> List[EnclosingLoop]:
+    """Return the loops of the user's frames around the current call, or around that of a frame."""
     loops: List[EnclosingLoop] = []
     caller, around = None, []
-    for frame in reversed(list(user_frames(script_folder))):
+    for frame in reversed(list(user_frames(script_folder, within))):
         tree = parse_file(frame.f_code.co_filename)
         if tree is None:
             continue
@@ -145,15 +149,18 @@ def _calls(call: ast.Call, frame: Any, line: int) -> bool:
     return call.lineno <= line <= (call.end_lineno or line) and called_name(call) == frame.f_code.co_name
 
 
-def user_frames(script_folder: str) -> Iterator[Any]:
-    """Yield the frames of the user's files on the call stack, innermost first, up to the script's own."""
-    frame = sys._getframe(1)
+def user_frames(script_folder: str, within: Any = None) -> Iterator[Any]:
+    """Yield the frames of the user's files on the call stack, innermost first, up to the script's own.
+
+    The innermost frame is that of the caller, or ``within``.
+    """
+    frame = within or sys._getframe(1)
     while frame is not None:
         if is_user_file(frame.f_code.co_filename, script_folder):
             yield frame
             if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
                 return
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
 
 
 def loops_of(frame: Any) -> List[Any]:
@@ -185,9 +192,10 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         name = f"while {text}"
         counted = counted_passes(node, counter, frame)
         loop = EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
-        return loop._replace(position=counted.before, counted=counted)
+        increment = varying_increment(node, counter, frame)
+        return loop._replace(position=counted.before, counted=counted, increment=increment)
     iterable, count = _iterations(node, frame)
-    if not set(_assigned(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
+    if not set(assigned_names(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
         iterable, count = _begun.setdefault((id(frame), frame.f_code, node.lineno), (iterable, count))
     name, names = target_name(node.target), names_read(node.body)
     skipped = _skipped_passes(node, iterable, count or 0, frame)
@@ -219,7 +227,7 @@ def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int
         values = [*enumerate(values, first)] if len(values) <= MOST_ELEMENTS and len(starts) == bool(first) else []
     if not conditions or counter is None or len(values) > MOST_ELEMENTS:
         return 0
-    changed = set(_assigned(loop.body))
+    changed = set(assigned_names(loop.body))
     conditions = [test for test in conditions if changed.isdisjoint(_variables(test))]
     names = dict(read_locals(frame))
     code = types.SimpleNamespace(co_flags=0, co_filename=frame.f_code.co_filename)
@@ -233,13 +241,6 @@ def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int
         return 0
 
 
-def _assigned(statements: Sequence[Any]) -> Iterator[str]:
-    """Yield the names that statements assign."""
-    for node in (node for statement in statements for node in ast.walk(statement)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-
-
 def _bound_of(loop: Any) -> Any:
     """Return the expression that decides how often a loop runs."""
     return loop.test if isinstance(loop, ast.While) else loop.iter
@@ -247,28 +248,27 @@ def _bound_of(loop: Any) -> Any:
 
 def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
     """Return what a loop iterates over, without wrappers, and how often; ``None`` where either is unknown."""
-    iterable, count = None, None
-    try:
-        iterated = _unwrap(node.iter, node.target)[0]
-        if called_name(iterated) == "split" and isinstance(iterated.func, ast.Attribute):
-            # As the splitters of scikit-learn, which are folds of a cross-validation.
-            iterable = range(evaluate(iterated.func.value, frame).n_splits)
-        else:
-            iterable = evaluate(iterated, frame)
-        iterable = getattr(iterable, "iterable", iterable)
-        count = len(iterable) if len(iterable) <= MOST_COUNT else None
-    except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
-        count = count_yields(_unwrap(node.iter, node.target)[0], frame, lambda *loop: _iterations(*loop)[1])
-    zipped = _zipped(node.iter)
-    if zipped:
-        try:  # the shortest ends the loop
-            count = min(len(evaluate(part, frame)) for part in zipped if called_name(part) not in ENDLESS)
-        except Exception:  # noqa: BLE001 - as above
-            count = None
+    iterated = _unwrap(node.iter, node.target)[0]
+    iterable, count = _read_length(iterated, frame)
+    zipped = [part for part in _zipped(node.iter) if called_name(part) not in ENDLESS]
+    if zipped:  # the shortest ends the loop
+        lengths = {part: _read_length(part, frame)[1] for part in zipped}
+        ends = [size for part, size in lengths.items() if size is not None or not yields_endlessly(part, frame)]
+        count = None if None in ends else min(ends, default=None)  # type: ignore[type-var]
     bound = break_bound(node, frame)
     if bound is not None and (count is None or bound[0] < count) and not bound[1]:
         count = bound[0]
     return iterable, count
+
+
+def _read_length(node: Any, frame: Any) -> Tuple[Any, Optional[int]]:
+    iterable = None
+    try:
+        iterable = evaluate(node, frame)
+        iterable = getattr(iterable, "iterable", iterable)
+        return iterable, len(iterable) if len(iterable) <= MOST_COUNT else None
+    except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
+        return iterable, count_yields(node, frame, lambda *loop: _iterations(*loop)[1])
 
 
 ENDLESS = ("cycle", "count", "repeat")
