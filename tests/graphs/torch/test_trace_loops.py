@@ -280,6 +280,12 @@ def test_a_counter_that_goes_up_by_random_lengths_is_an_assumption(tmp_path: Pat
     assert not any("assumed" in note for note in fixed.notes)
 
 
+def test_a_pass_that_continues_without_a_step_is_a_note(tmp_path: Path) -> None:
+    loop = "rows = torch.rand(95, 4)\nfor i in range(10):\n    x = rows[i * 10 : i * 10 + 10]\n"
+    job = _trace(tmp_path, BEGINNING + loop + "    if len(x) < 10:\n        continue\n    step(x)\n")
+    assert any("assumed to train, which depends on `if len(x) < 10`" in note for note in job.notes)
+
+
 def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:
     fit = "def fit(loader):\n    for x, _ in loader: step(x)\n"
     again = _trace(tmp_path, BEGINNING + fit + "for epoch in range(3): fit(a)\nfor epoch in range(2): fit(b)\n")

@@ -169,3 +169,44 @@ def test_updates_after_a_number_of_actions_are_counted_by_the_actions(tmp_path, 
     job = trace(tmp_path, COLLECTING + update)
     assert job.loop.steps_per_epoch * job.loop.epochs == steps
     assert any("assuming" in note for note in job.notes)
+
+
+WARMING = """
+import torch
+from torch import nn
+network, memory = nn.Linear(4, 4), []
+optimizer = torch.optim.SGD(network.parameters(), 0.1)
+
+def train():
+    for part in range(10):
+        optimizer.zero_grad()
+        network(torch.rand(8, 4)).sum().backward()
+        optimizer.step()
+
+for episode in range(50):
+    for action in range(20):
+        memory.append(action)
+"""
+
+
+def test_episodes_before_the_first_update_have_no_steps_and_their_condition_is_a_note(tmp_path):
+    job = trace(tmp_path, WARMING + "    if len(memory) > 100:\n        train()\n")
+    assert job.loop.steps_per_epoch * job.loop.epochs == 450
+    assert any("which depends on `if len(memory) > 100` in line 16" in note for note in job.notes)
+
+
+def test_a_counter_that_an_outer_loop_sets_back_is_no_limit_of_steps(tmp_path):
+    code = (
+        WARMING.partition("for episode")[0]
+        + """
+for episode in range(3):
+    count = 0
+    while count < 40:
+        for action in range(2):
+            count += 1
+        train()
+"""
+    )
+    job = trace(tmp_path, code)
+    assert job.loop.steps_per_epoch is None or job.loop.epochs is None
+    assert any("unknown" in note for note in job.notes)

@@ -14,53 +14,24 @@ from leadline.graphs.torch.worker.expressions import (
     evaluate,
     is_count,
     parse_file,
+    scope_of,
     source_text,
     target_name,
 )
 
 
-def early_end(loop: Any, frame: Any) -> str:
-    """Return the first condition for a ``break`` or ``return`` that depends on the run, with its line, or nothing."""
-    if _breaks_now(loop.body, frame):
-        return ""
-    for node in own_statements(loop.body):
-        if not isinstance(node, ast.If) or not any(
-            isinstance(child, (ast.Break, ast.Return)) for child in (*node.body, *node.orelse)
-        ):
-            continue
-        if (
-            not _stays_false(node.test, loop, frame)
-            and _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq)) is None
-        ):
-            return f"`if {source_text(node.test, frame)}` in line {node.lineno}"
-    return ""
-
-
-def _stays_false(test: Any, loop: Any, frame: Any) -> bool:
-    """Return whether a condition is false in all passes: a setting, or a conjunction with a setting."""
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        return any(_stays_false(operand, loop, frame) for operand in test.values)
-    try:
-        if isinstance(test, ast.Attribute):
-            return _read_setting(test, frame) is False
-        assigned = [target_name(part) for node in ast.walk(loop) for part in getattr(node, "targets", [])]
-        return isinstance(test, ast.Name) and test.id not in assigned and evaluate(test, frame) is False
-    except UnreadableExpression:
-        return False
-
-
-def _breaks_now(statements: List[Any], frame: Any) -> bool:
+def breaks_now(statements: List[Any], frame: Any) -> bool:
     """Return whether a setting that is on, as ``--dry-run``, ends the loop of these statements in the current pass."""
     for node in statements:
         if isinstance(node, ast.If) and any(isinstance(child, ast.Break) for child in node.body):
-            if isinstance(node.test, ast.Attribute) and _read_setting(node.test, frame) is True:
+            if isinstance(node.test, ast.Attribute) and read_setting(node.test, frame) is True:
                 return True
-        elif isinstance(node, ast.If) and _holds(node.test, frame) and _breaks_now(node.body, frame):
+        elif isinstance(node, ast.If) and _holds(node.test, frame) and breaks_now(node.body, frame):
             return True
     return False
 
 
-def _read_setting(test: ast.Attribute, frame: Any) -> Any:
+def read_setting(test: ast.Attribute, frame: Any) -> Any:
     """Return an option of the command line, which stays as it is, ``None`` for any other attribute."""
     try:
         return evaluate(test, frame) if isinstance(evaluate(test.value, frame), Namespace) else None
@@ -91,7 +62,7 @@ def steps_at_end(loop: Any, scope: Any, line: int) -> bool:
 
     Either a condition around the step names the last pass, too, or the code after the loop makes the same step.
     """
-    around = [node for node in ast.walk(loop) if isinstance(node, ast.If) and _holds_line(node.body, line)]
+    around = [node for node in ast.walk(loop) if isinstance(node, ast.If) and holds_line(node.body, line)]
     for test in (
         node.test for node in around if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or)
     ):
@@ -105,7 +76,8 @@ def steps_at_end(loop: Any, scope: Any, line: int) -> bool:
     return any(ast.dump(call.func) in steps for node in plain for call in _step_calls(node))
 
 
-def _holds_line(statements: List[Any], line: int) -> bool:
+def holds_line(statements: List[Any], line: int) -> bool:
+    """Return whether a line is one of these consecutive statements."""
     return bool(statements) and statements[0].lineno <= line <= (statements[-1].end_lineno or line)
 
 
@@ -118,15 +90,27 @@ def _step_calls(node: Any) -> Iterator[ast.Call]:
 
 def while_bound(node: ast.While, frame: Any) -> Optional[Tuple[int, bool, str]]:
     """Return the passes of a ``while`` loop, whether they are steps within it, and the counter."""
-    return _find_comparison(node.test, node, frame, (ast.Lt, ast.LtE, ast.NotEq)) or break_bound(node, frame)
+    bound = find_comparison(node.test, node, frame, (ast.Lt, ast.LtE, ast.NotEq)) or break_bound(node, frame)
+    # A counter that an outer loop sets back, and that goes up within this one, tells neither passes nor steps.
+    return None if bound is not None and bound[1] and _is_set_back(node, bound[2], frame) else bound
+
+
+def _is_set_back(loop: Any, counter: str, frame: Any) -> bool:
+    """Return whether a loop around this one assigns the counter anew in each pass."""
+    tree = parse_file(frame.f_code.co_filename)
+    within = set(map(id, ast.walk(loop)))
+    nodes = [] if tree is None else list(ast.walk(scope_of(tree, frame)))
+    outer = [node for node in nodes if isinstance(node, (ast.For, ast.While)) and _is_around(node, loop.lineno)]
+    parts = [part for node in outer for part in ast.walk(node) if id(part) not in within]
+    return any(counter in map(target_name, getattr(part, "targets", [])) for part in parts)
 
 
 def break_bound(loop: Any, frame: Any) -> Optional[Tuple[int, bool, str]]:
     """Find ``if counter >= bound: break`` directly in a loop, such a ``return``, or a ``break`` of the current pass."""
-    if _breaks_now(loop.body, frame):
+    if breaks_now(loop.body, frame):
         return 1 + (passes_before(loop, frame) or 0), False, ""
     for node in _exits(loop):
-        bound = _find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq))
+        bound = find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq))
         if bound is not None:
             return bound[0] + _extra_rounds(loop, node, bound[2], frame), *bound[1:]
     return None
@@ -181,7 +165,7 @@ def counted_passes(loop: ast.While, counter: str, frame: Any) -> CountedPasses:
         line = frame.f_lineno
         change = next(node.lineno for node in nodes if counter in map(target_name, _targets(node)))
         holders = [node for node in nodes if isinstance(node, (ast.For, ast.While)) and _is_around(node, change)]
-        tests = [node.test for node in nodes if isinstance(node, ast.If) and _holds_line(node.body, line)]
+        tests = [node.test for node in nodes if isinstance(node, ast.If) and holds_line(node.body, line)]
         parts: List[Any] = [part for test in tests for part in ast.walk(test)]
         divisors = [part.right for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)]
         period = max((int(evaluate(divisor, frame)) for divisor in divisors), default=0)
@@ -199,15 +183,15 @@ def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:
     return int(test.lineno < increment) - int(getattr(frame, "f_lineno", 0) > test.lineno)
 
 
-def _find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ...]) -> Optional[Tuple[int, bool, str]]:
+def find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ...]) -> Optional[Tuple[int, bool, str]]:
     """Find a counter of this loop compared with a bound. Return rounds, whether they are steps within it, counter."""
     if isinstance(test, ast.BoolOp):
-        bounds = [_find_comparison(operand, loop, frame, operators) for operand in test.values]
+        bounds = [find_comparison(operand, loop, frame, operators) for operand in test.values]
         return next((operand for operand in bounds if operand is not None), None)
     if isinstance(test, ast.Name):  # a condition with a name, as in `if last_step: break`
         assigned = [each for each in loop.body if isinstance(each, ast.Assign)]
         named = [each.value for each in assigned if test.id in map(target_name, each.targets)]
-        return _find_comparison(named[0], loop, frame, operators) if len(named) == 1 else None
+        return find_comparison(named[0], loop, frame, operators) if len(named) == 1 else None
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], operators):
         return None
     name = target_name(test.left)

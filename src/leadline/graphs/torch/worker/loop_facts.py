@@ -249,9 +249,13 @@ def _epochs(
         notes.append(f"one of the phases in `{phases[0].text}` in line {phases[0].line} is assumed to train")
     outer = [loop for loop in outer if loop not in phases]
     if outer and all(loop.times is not None for loop in outer):
-        epochs = math.prod(loop.times or 1 for loop in outer)
+        first = observed.steps[0].loops[:1] if observed.steps else []
+        idle = (first[0].position or 0) if same_loop(first, outer[:1]) else 0
+        passes = [max(1, (outer[0].times or 1) - idle), *(loop.times or 1 for loop in outer[1:])]
+        epochs = math.prod(passes)
         locations = " and ".join(f"`{loop.text}` in line {loop.line}" for loop in outer)
-        notes.append(f"{epochs} epochs are read from the loop over {locations}")
+        begin = f", from its pass {idle + 1:,}, the first with a step" if idle else ""
+        notes.append(f"{epochs} epochs are read from the loop over {locations}{begin}")
         return per_epoch if per_epoch is not None or loader is not None else 1, epochs
     if any(loop.times is not None for loop in outer):
         unread = next(loop for loop in outer if loop.times is None)
@@ -271,6 +275,8 @@ def _loop_notes(loops: List[EnclosingLoop]) -> Iterator[str]:
             yield f"the loop over `{loop.text}` is assumed to go on by the same `{loop.increment}` in each pass"
         if loop.may_end:
             yield f"the loop over `{loop.text}` in line {loop.line} may end early, by {loop.may_end}"
+        if loop.may_skip:
+            yield f"each pass of `{loop.text}` is assumed to train, which depends on {loop.may_skip}"
 
 
 def _steps_in_loop(observed: LoopObservations, loop: EnclosingLoop, times: int, accumulation: int) -> Tuple[int, str]:

@@ -28,13 +28,13 @@ from leadline.graphs.torch.worker.loop_bounds import (
     CountedPasses,
     break_bound,
     counted_passes,
-    early_end,
     outlives_loop,
     passes_before,
     steps_at_end,
     varying_increment,
     while_bound,
 )
+from leadline.graphs.torch.worker.run_conditions import early_end, skipped_by
 
 waiting_frames: List[Any] = []
 """Frames of the user that wait for a process, which runs in place. Their innermost loop is over the processes."""
@@ -44,8 +44,8 @@ class EnclosingLoop(NamedTuple):
     """One loop that encloses the current line, and its iterations. Lists of them begin with the outermost.
 
     ``counts_inner``: The counter goes up in a loop within this one (``while step < max_steps`` around batches).
-    ``limit``: Steps within the loop after which it ends, if its length is known too.
-    ``may_end``: A condition that may end the loop before it has run ``times``; empty if there is none.
+    ``limit``: Steps after which the loop ends, if its length is known too.
+    ``may_end``, ``may_skip``: Conditions that may end the loop before it has run ``times``, or leave a step out.
     ``joined``: Nested loops, of which an outer one changes the length of the inner one, as one over all their passes.
     ``varies_with``: The outer loop that may change how long this one is, of which only the current pass is known.
     """
@@ -58,6 +58,7 @@ class EnclosingLoop(NamedTuple):
     is_for: bool = True
     counts_inner: bool = False
     may_end: str = ""
+    may_skip: str = ""
     joined: bool = False
     varies_with: str = ""
     increment: str = ""
@@ -70,7 +71,6 @@ class EnclosingLoop(NamedTuple):
     position: Optional[int] = None
     """Passes before the current one, if a variable counts them."""
     counted: CountedPasses = CountedPasses()
-    """What the counter of a ``while`` loop counts."""
     steps_at_end: bool = False
     """The end of the loop makes a step from what accumulated since the last whole one."""
 
@@ -184,7 +184,7 @@ def loops_around(scope: ast.AST, line: int) -> List[Any]:
 
 
 def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
-    text, may_end = source_text(_bound_of(node), frame), early_end(node, frame)
+    text, may_end, may_skip = source_text(_bound_of(node), frame), early_end(node, frame), skipped_by(node, frame)
     bound = break_bound(node, frame)
     limit = bound[0] if bound is not None and (bound[1] or outlives_loop(bound[2], frame)) else None
     if isinstance(node, ast.While):
@@ -193,7 +193,7 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         counted = counted_passes(node, counter, frame)
         loop = EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
         increment = varying_increment(node, counter, frame)
-        return loop._replace(position=counted.before, counted=counted, increment=increment)
+        return loop._replace(position=counted.before, counted=counted, increment=increment, may_skip=may_skip)
     iterable, count = _iterations(node, frame)
     if not set(assigned_names(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
         iterable, count = _begun.setdefault((id(frame), frame.f_code, node.lineno), (iterable, count))
@@ -201,7 +201,8 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
     skipped = _skipped_passes(node, iterable, count or 0, frame)
     count, place = (count, passes_before(node, frame)) if not skipped else ((count or 0) - skipped, None)
     return EnclosingLoop(
-        node.lineno, name, count, text, iterable, may_end=may_end, names=names, limit=limit, position=place,
+        node.lineno, name, count, text, iterable, may_end=may_end, may_skip="" if skipped else may_skip, names=names,
+        limit=limit, position=place,
     )  # fmt: skip
 
 
