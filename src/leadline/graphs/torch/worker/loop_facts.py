@@ -286,7 +286,7 @@ def _steps_in_loop(observed: LoopObservations, loop: EnclosingLoop, times: int, 
     places = [loops[-1].position for loops, around in zip(steps, outer) if around == outer[0]]  # noqa: B905
     counted = [place for place in places if place is not None]
     between = (counted[-1] - counted[0]) / (len(counted) - 1) if len(counted) == len(places) > 1 else 1
-    if counted and between == 1 and counted[0] and not outer[0]:  # as after a pass that fills or initializes
+    if len(counted) > 1 and between == 1 and counted[0] and not outer[0]:  # as after a pass that initializes
         return max(1, times - counted[0]), f", from pass {counted[0] + 1:,}"
     if between > 1:
         gaps = {later - earlier for earlier, later in zip(counted, counted[1:])}  # noqa: B905, RUF007 - Python 3.9
