@@ -135,6 +135,12 @@ for i in range(start, 40):
         ),
         (
             """
+for i, x in zip(range(15), forever(data(100, 10))): step(x)
+""",
+            15,
+        ),
+        (
+            """
 rows = torch.rand(100, 4)
 for epoch in range(2):
     for x, y in zip(rows.split(30), torch.chunk(rows, 3)):
@@ -186,6 +192,7 @@ for epoch in range(3):
         "rest",
         "loop over optimizers",
         "start to go on from",
+        "zip with a generator that does not end",
         "parts",
         "parts of a random order",
         "folds",

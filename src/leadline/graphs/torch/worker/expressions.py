@@ -145,14 +145,16 @@ def _count_parts(node: Any, frame: Any) -> int:
     if is_numpy:
         return int(divisor)
     size = _length(node.args[0] if is_function else node.func.value, frame)
-    return math.ceil(size / (math.ceil(size / divisor) if called_name(node) == "chunk" else divisor))
+    each = math.ceil(size / divisor) if called_name(node) == "chunk" else divisor
+    parts: int = math.ceil(size / each)
+    return parts
 
 
 def _length(node: Any, frame: Any) -> int:
     """Return the first dimension of a tensor, or of an order that is drawn anew."""
     if called_name(node) in ORDERS:
         argument = evaluate(node.args[0], frame)
-        return argument if isinstance(argument, int) else len(argument)
+        return int(argument) if isinstance(argument, int) else len(argument)
     return int(evaluate(node, frame).shape[0])
 
 

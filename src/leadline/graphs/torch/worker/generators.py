@@ -16,6 +16,7 @@ from leadline.graphs.torch.worker.expressions import (
     read_locals,
     scope_of,
 )
+from leadline.graphs.torch.worker.loop_bounds import own_statements
 
 
 def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optional[int]]) -> Optional[int]:
@@ -40,6 +41,20 @@ def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optio
         return _count(code, names, scope_globals, count_passes)
     finally:
         _reading.pop()
+
+
+def yields_endlessly(node: Any, frame: Any) -> bool:
+    """Return whether a call of a loop made a generator that yields within ``while True``, which nothing ends."""
+    running = _running(node, frame)
+    tree = None if running is None else parse_file(running.gi_code.co_filename)
+    function = None if tree is None else scope_of(tree, types.SimpleNamespace(f_code=running.gi_code))
+    ends = (ast.Break, ast.Return)
+    return any(
+        isinstance(part, ast.While)
+        and isinstance(part.test, ast.Constant)
+        and not any(isinstance(statement, ends) for statement in own_statements(part.body))
+        for part in getattr(function, "body", ())
+    )
 
 
 _reading: List[Any] = []

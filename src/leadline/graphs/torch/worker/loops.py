@@ -22,7 +22,7 @@ from leadline.graphs.torch.worker.expressions import (
     source_text,
     target_name,
 )
-from leadline.graphs.torch.worker.generators import count_yields
+from leadline.graphs.torch.worker.generators import count_yields, yields_endlessly
 from leadline.graphs.torch.worker.libraries import is_user_file
 from leadline.graphs.torch.worker.loop_bounds import (
     break_bound,
@@ -240,24 +240,27 @@ def _bound_of(loop: Any) -> Any:
 
 def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
     """Return what a loop iterates over, without wrappers, and how often; ``None`` where either is unknown."""
-    iterable, count = None, None
-    try:
-        iterated = _unwrap(node.iter, node.target)[0]
-        iterable = evaluate(iterated, frame)
-        iterable = getattr(iterable, "iterable", iterable)
-        count = len(iterable) if len(iterable) <= MOST_COUNT else None
-    except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
-        count = count_yields(_unwrap(node.iter, node.target)[0], frame, _passes)
-    zipped = _zipped(node.iter)
-    if zipped:
-        try:  # the shortest ends the loop
-            count = min(len(evaluate(part, frame)) for part in zipped if called_name(part) not in ENDLESS)
-        except Exception:  # noqa: BLE001 - as above
-            count = None
+    iterated = _unwrap(node.iter, node.target)[0]
+    iterable, count = _read_length(iterated, frame)
+    zipped = [part for part in _zipped(node.iter) if called_name(part) not in ENDLESS]
+    if zipped:  # the shortest ends the loop
+        lengths = {part: _read_length(part, frame)[1] for part in zipped}
+        ends = [size for part, size in lengths.items() if size is not None or not yields_endlessly(part, frame)]
+        count = None if None in ends else min(ends, default=None)  # type: ignore[type-var]
     bound = break_bound(node, frame)
     if bound is not None and (count is None or bound[0] < count) and not bound[1]:
         count = bound[0]
     return iterable, count
+
+
+def _read_length(node: Any, frame: Any) -> Tuple[Any, Optional[int]]:
+    iterable = None
+    try:
+        iterable = evaluate(node, frame)
+        iterable = getattr(iterable, "iterable", iterable)
+        return iterable, len(iterable) if len(iterable) <= MOST_COUNT else None
+    except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
+        return iterable, count_yields(node, frame, _passes)
 
 
 def _passes(node: ast.For, frame: Any) -> Optional[int]:
