@@ -141,6 +141,27 @@ for i, x in zip(range(15), forever(data(100, 10))): step(x)
         ),
         (
             """
+import random
+rows = [torch.rand(2, 4) for i in range(6)]
+for epoch in range(2):
+    for x in sorted(rows, key=len): step(x)
+    for i, x in enumerate(random.sample(rows, 5)): pass
+for x in random.sample(rows, 5): pass
+""",
+            12,
+        ),
+        (
+            """
+import random
+rows = [torch.rand(2, 4) for i in range(6)]
+for epoch in range(3):
+    for i, x in enumerate(random.sample(rows, 5)):
+        for y in [rows[j] for j in torch.randperm(4)]: step(y)
+""",
+            60,
+        ),
+        (
+            """
 rows = torch.rand(100, 4)
 for epoch in range(2):
     for x, y in zip(rows.split(30), torch.chunk(rows, 3)):
@@ -193,6 +214,8 @@ for epoch in range(3):
         "loop over optimizers",
         "start to go on from",
         "zip with a generator that does not end",
+        "sorted",
+        "drawn anew",
         "parts",
         "parts of a random order",
         "folds",

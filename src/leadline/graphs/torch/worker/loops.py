@@ -263,8 +263,11 @@ def _read_length(node: Any, frame: Any) -> Tuple[Any, Optional[int]]:
         return iterable, count_yields(node, frame, _passes)
 
 
-def _passes(node: ast.For, frame: Any) -> Optional[int]:
-    return _iterations(node, frame)[1]
+def _passes(node: Any, frame: Any) -> Optional[int]:
+    if isinstance(node, ast.For):
+        return _iterations(node, frame)[1]
+    times, counts_inner, counter = while_bound(node, frame) or (None, False, "")
+    return None if counts_inner or varying_increment(node, counter, frame) else times
 
 
 ENDLESS = ("cycle", "count", "repeat")
