@@ -174,6 +174,27 @@ for i, x in zip(range(15), forever(data(100, 10))): step(x)
         ),
         (
             """
+import random
+rows = [torch.rand(2, 4) for i in range(6)]
+for epoch in range(2):
+    for x in sorted(rows, key=len): step(x)
+    for i, x in enumerate(random.sample(rows, 5)): pass
+for x in random.sample(rows, 5): pass
+""",
+            12,
+        ),
+        (
+            """
+import random
+rows = [torch.rand(2, 4) for i in range(6)]
+for epoch in range(3):
+    for i, x in enumerate(random.sample(rows, 5)):
+        for y in [rows[j] for j in torch.randperm(4)]: step(y)
+""",
+            60,
+        ),
+        (
+            """
 rows = torch.rand(100, 4)
 for epoch in range(2):
     for x, y in zip(rows.split(30), torch.chunk(rows, 3)):
@@ -229,6 +250,8 @@ for epoch in range(3):
         "a variable of several loops",
         "first pass without a step",
         "zip with a generator that does not end",
+        "sorted",
+        "drawn anew",
         "parts",
         "parts of a random order",
         "folds",
@@ -246,9 +269,7 @@ def test_a_data_set_that_was_loaded_as_one_batch_is_not_the_batch_of_a_step(tmp_
     slices = "rows = next(iter(data(600, 600)))[0]\ndef parts(size):\n    place = 0\n    while place < len(rows):\n"
     slices += "        yield rows[place : place + size]\n        place += size\n"
     job = _trace(tmp_path, BEGINNING + slices + "for epoch in range(25):\n    for x in parts(60): step(x)\n")
-    assert job.loop.batch == 60
-    assert job.loop.steps_per_epoch is None
-    assert any("unknown" in note for note in job.notes)
+    assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (60, 10, 25)
 
 
 @pytest.mark.parametrize(

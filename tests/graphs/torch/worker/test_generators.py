@@ -68,7 +68,20 @@ def in_epochs(rows, epochs):
         for i in range(0, len(rows), 2):
             yield rows[i : i + 2]
 
+def whole_batches(rows, size):
+    rows = rows[: len(rows) // size * size]
+    for i in range(0, len(rows), size):
+        yield rows[i : i + size]
+
+def in_turn(rows, size=2):
+    start = 0
+    while start < len(rows):
+        yield rows[start : start + size]
+        start += size
+
 data, running = Data(), batches(4)
+of_whole = whole_batches("abcdefgh", 3)
+next(of_whole)
 of_call, of_class = in_epochs(zip("abc", "def"), 5), iter(Rows("abcde"))
 twice = [slices(x for x in "ab"), slices(x for x in "ab")]
 for generator in (running, of_call, of_class):
@@ -82,6 +95,7 @@ for generator in (running, of_call, of_class):
         ("batches(3)", 6), ("batches(n=3, size=5)", 15), ("data", 10), ("data.shuffled(7)", 7), ("running", 8),
         ("endless()", None), ("guarded(4)", None), ("stopped(9)", None), ("nested(2)", None), ("nested(missing)", None),
         ("in_epochs(zip('abc', 'def'), 5)", 10), ("Rows([*'abcde'])", 3), ("slices(x for x in 'ab')", None),
+        ("whole_batches('abcdefgh', 3)", 2), ("in_turn('abcde')", 3), ("in_turn('abcde', size=1)", 5),
         ("range(3)", None), ("missing", None), ("slices('abcdef')", 3), ("slices('abcde', 'abcde', size=4)", 2),
     ],
 )  # fmt: skip

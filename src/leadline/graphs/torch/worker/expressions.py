@@ -111,6 +111,12 @@ def _subscript(node: ast.Subscript, frame: Any) -> Any:
 def _call(node: ast.Call, frame: Any) -> Any:
     if called_name(node) in PARTS and isinstance(node.func, ast.Attribute):
         return range(_count_parts(node, frame))
+    if called_name(node) in SAME_LENGTH and node.args:
+        return evaluate(node.args[0], frame)
+    if called_name(node) in ORDERS and len(node.args) == 1:
+        return range(_length(node, frame))
+    if called_name(node) == "sample" and len(node.args) == 2:
+        return range(evaluate(node.args[1], frame))
     if node.keywords:
         raise UnreadableExpression
     arguments = [evaluate(argument, frame) for argument in node.args]
@@ -124,6 +130,15 @@ def _call(node: ast.Call, frame: Any) -> Any:
     raise UnreadableExpression
 
 
+def _list_comprehension(node: ast.ListComp, frame: Any) -> Any:
+    """Return a list's length as a range: that of what it is made from, if no condition leaves elements out."""
+    if len(node.generators) > 1 or node.generators[0].ifs:
+        raise UnreadableExpression
+    return range(len(evaluate(node.generators[0].iter, frame)))
+
+
+SAME_LENGTH = ("sorted", "reversed", "list", "tuple")
+"""Functions whose results are as long as their first argument."""
 PARTS = ("split", "chunk", "array_split")
 """Functions and methods that divide a tensor, an array, or a data set into folds."""
 ORDERS = ("randperm", "permutation", "arange")
@@ -145,8 +160,9 @@ def _count_parts(node: Any, frame: Any) -> int:
     if is_numpy:
         return int(divisor)
     size = _length(node.args[0] if is_function else node.func.value, frame)
-    each: float = math.ceil(size / divisor) if called_name(node) == "chunk" else divisor
-    return math.ceil(size / each)
+    each = math.ceil(size / divisor) if called_name(node) == "chunk" else divisor
+    parts: int = math.ceil(size / each)
+    return parts
 
 
 def _length(node: Any, frame: Any) -> int:
@@ -160,6 +176,7 @@ def _length(node: Any, frame: Any) -> int:
 READERS: Dict[Any, Any] = {
     ast.Name: _name, ast.Attribute: _attribute, ast.BinOp: _operation, ast.UnaryOp: _negation,
     ast.Subscript: _subscript, ast.Call: _call, ast.Compare: _comparison,
+    ast.ListComp: _list_comprehension,
 }  # fmt: skip
 
 

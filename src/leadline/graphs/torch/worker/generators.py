@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from leadline.graphs.torch.worker.expressions import (
     UnreadableExpression,
+    assigned_names,
     called_name,
     evaluate,
     parse_file,
@@ -22,18 +23,21 @@ from leadline.graphs.torch.worker.loop_bounds import own_statements
 def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optional[int]]) -> Optional[int]:
     """Return how often the generator that an expression names or calls yields; ``None`` if that is unknown.
 
-    It yields in one place, under no condition but those of ``for`` loops, whose passes ``count_passes`` returns, and
+    It yields in one place, under no condition but those of loops, whose passes ``count_passes`` returns, and
     conditions around these that can be read now.
     """
     try:
-        code, names, scope_globals = _state(node, frame)
+        state = _state(node, frame)
     except (UnreadableExpression, TypeError, ValueError):
-        running = _running(node, frame)
-        if running is None:
-            return None
-        code, names, scope_globals = running.gi_code, read_locals(running.gi_frame), running.gi_frame.f_globals
-        if hasattr(names.get("self"), "n_splits"):  # a splitter of scikit-learn
-            return int(names["self"].n_splits)
+        state = None
+    if state is None or _reassigns_arguments(state[0]):
+        running = _running(node, frame) if isinstance(node, ast.Call) else None
+        state = state if running is None else _state_of(running)
+    if state is None:
+        return None
+    code, names, scope_globals = state
+    if hasattr(names.get("self"), "n_splits"):  # a splitter of scikit-learn
+        return int(names["self"].n_splits)
     if code in _reading:  # it calls itself
         return None
     _reading.append(code)
@@ -76,9 +80,9 @@ def _count(
     except UnreadableExpression:
         return None
     path = _path_to_yield(body)
-    if path is None or any(isinstance(part, (ast.While, ast.If, ast.Try)) for part in path):
+    if path is None or any(isinstance(part, (ast.If, ast.Try)) for part in path):
         return None
-    loops = [part for part in path if isinstance(part, ast.For)]
+    loops = [part for part in path if isinstance(part, (ast.For, ast.While))]
     if any(isinstance(part, (ast.Break, ast.Return, ast.YieldFrom)) for part in ast.walk(body)):
         return None
     passes = [count_passes(loop, state) for loop in loops]
@@ -94,12 +98,24 @@ def _state(node: Any, frame: Any) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
         return _called(function, arguments, named)
     value = evaluate(node, frame)
     if isinstance(value, types.GeneratorType) and value.gi_frame is not None:
-        return value.gi_code, read_locals(value.gi_frame), value.gi_frame.f_globals
+        return _state_of(value)
     return _called(getattr(type(value), "__iter__", None), [value], {})
 
 
+def _reassigns_arguments(code: Any) -> bool:
+    """Return whether a function changes its arguments, so that the generator that runs knows them better."""
+    tree = parse_file(code.co_filename)
+    function = None if tree is None else scope_of(tree, types.SimpleNamespace(f_code=code))
+    arguments = code.co_varnames[: code.co_argcount]
+    return not set(arguments).isdisjoint(assigned_names(getattr(function, "body", [])))
+
+
+def _state_of(generator: Any) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
+    return generator.gi_code, read_locals(generator.gi_frame), generator.gi_frame.f_globals
+
+
 def _running(node: Any, frame: Any) -> Any:
-    """Return the generator that a call of a loop made, whose arguments cannot be read; ``None`` if it is not clear."""
+    """Return the generator that the call of a loop made; ``None`` if there are several of its function, or none."""
     try:
         function = evaluate(getattr(node, "func", node), frame)
         function = getattr(function, "__iter__", None) if isinstance(function, type) else function

@@ -8,7 +8,6 @@ import types
 from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from leadline.graphs.torch.worker.expressions import (
-    MOST_COUNT,
     READABLE,
     WRAPPERS,
     UnreadableExpression,
@@ -22,7 +21,6 @@ from leadline.graphs.torch.worker.expressions import (
     source_text,
     target_name,
 )
-from leadline.graphs.torch.worker.generators import count_yields, yields_endlessly
 from leadline.graphs.torch.worker.libraries import is_user_file
 from leadline.graphs.torch.worker.loop_bounds import (
     CountedPasses,
@@ -34,6 +32,7 @@ from leadline.graphs.torch.worker.loop_bounds import (
     varying_increment,
     while_bound,
 )
+from leadline.graphs.torch.worker.loop_lengths import iterations, unwrap
 from leadline.graphs.torch.worker.run_conditions import early_end, skipped_by
 
 waiting_frames: List[Any] = []
@@ -194,7 +193,7 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         loop = EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
         increment = varying_increment(node, counter, frame)
         return loop._replace(position=counted.before, counted=counted, increment=increment, may_skip=may_skip)
-    iterable, count = _iterations(node, frame)
+    iterable, count = iterations(node, frame)
     if not set(assigned_names(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
         iterable, count = _begun.setdefault((id(frame), frame.f_code, node.lineno), (iterable, count))
     name, names = target_name(node.target), names_read(node.body)
@@ -245,61 +244,6 @@ def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int
 def _bound_of(loop: Any) -> Any:
     """Return the expression that decides how often a loop runs."""
     return loop.test if isinstance(loop, ast.While) else loop.iter
-
-
-def _iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
-    """Return what a loop iterates over, without wrappers, and how often; ``None`` where either is unknown."""
-    iterated = _unwrap(node.iter, node.target)[0]
-    iterable, count = _read_length(iterated, frame)
-    zipped = [part for part in _zipped(node.iter) if called_name(part) not in ENDLESS]
-    if zipped:  # the shortest ends the loop
-        lengths = {part: _read_length(part, frame)[1] for part in zipped}
-        ends = [size for part, size in lengths.items() if size is not None or not yields_endlessly(part, frame)]
-        count = None if None in ends else min(ends, default=None)  # type: ignore[type-var]
-    bound = break_bound(node, frame)
-    if bound is not None and (count is None or bound[0] < count) and not bound[1]:
-        count = bound[0]
-    return iterable, count
-
-
-def _read_length(node: Any, frame: Any) -> Tuple[Any, Optional[int]]:
-    iterable = None
-    try:
-        iterable = evaluate(node, frame)
-        iterable = getattr(iterable, "iterable", iterable)
-        return iterable, len(iterable) if len(iterable) <= MOST_COUNT else None
-    except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
-        return iterable, count_yields(node, frame, lambda *loop: _iterations(*loop)[1])
-
-
-ENDLESS = ("cycle", "count", "repeat")
-"""Functions of ``itertools`` whose results have no end."""
-
-
-def _zipped(iterable: Any) -> List[Any]:
-    """Return the arguments of ``zip`` within wrappers."""
-    while isinstance(iterable, ast.Call) and iterable.args and called_name(iterable) in WRAPPERS:
-        if called_name(iterable) == "zip":
-            return iterable.args
-        iterable = iterable.args[0]
-    return []
-
-
-def _unwrap(iterable: Any, target: Any) -> Tuple[Any, Any]:
-    """Return the iterable within its wrappers, and the target of its elements, ``None`` if that is not known."""
-    if isinstance(iterable, ast.Call) and called_name(iterable) == "trange" and iterable.args:
-        iterable = ast.Call(func=ast.Name("range"), args=iterable.args, keywords=[])
-    while isinstance(iterable, ast.Call):
-        if called_name(iterable) == "as_numpy_iterator" and isinstance(iterable.func, ast.Attribute):
-            iterable = iterable.func.value
-            continue
-        if called_name(iterable) not in WRAPPERS or not iterable.args:
-            break
-        if called_name(iterable) in ("enumerate", "zip"):
-            place = 1 if called_name(iterable) == "enumerate" else 0
-            target = target.elts[place] if isinstance(target, ast.Tuple) and len(target.elts) > place else None
-        iterable = iterable.args[0]
-    return iterable, target
 
 
 MOST_ELEMENTS = 10_000
@@ -370,10 +314,10 @@ def _total(nodes: List[Any], frame: Any) -> Optional[int]:
     if isinstance(nodes[0], ast.While):
         bound = while_bound(nodes[0], frame)
         return bound[0] if bound is not None and len(nodes) == 1 else None
-    values, count = _iterations(nodes[0], frame)
+    values, count = iterations(nodes[0], frame)
     if len(nodes) == 1 or count is None:
         return count
-    target = _unwrap(nodes[0].iter, nodes[0].target)[1]
+    target = unwrap(nodes[0].iter, nodes[0].target)[1]
     if not isinstance(values, COUNTABLE) or target is None or count != len(values):
         return None
     chosen = itertools.islice(values, 0, None, -(-count // MOST_ELEMENTS))
