@@ -64,3 +64,11 @@ def test_the_passes_of_a_loop_that_trains_are_unknown(tmp_path):
     job = trace(tmp_path, loop)
     assert job.loop.steps_per_epoch is None
     assert not any("one was assumed" in note for note in job.notes)
+
+
+def test_a_solver_of_many_times_makes_few_passes_before_training(tmp_path):
+    solve = "def solve(y, times):\n    for time in range(times):\n        while y.norm() > 1:\n            y = net(y)\n"
+    solve += "    return y\nwith torch.no_grad():\n    solve(x, 500)\n"
+    step = "for step in range(9):\n    solve(x, 5).sum().backward()\n    optimizer.step()\n"
+    job = trace(tmp_path, solve + step)
+    assert sum(op.flops for op in job.step.ops if op.kind is OpKind.GEMM) == 14 * PRODUCT_FLOPS

@@ -1,7 +1,9 @@
 """Conditions on tensors without data, whose truth the line that asks for it tells: checks hold, and loops end."""
 
 import ast
+import collections
 import functools
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -14,7 +16,10 @@ from leadline.graphs.torch.worker.libraries import GRAPHS_FOLDER
 
 TORCH_FOLDER = str(Path(torch.__file__).parent) + os.sep
 CHECK, LOOP, EXIT = "check", "loop", "exit"
-_begun: Set[Tuple[Any, int]] = set()
+MOST_PASSES = 64
+"""Passes of such a loop between two steps, as for each time of a solver. Later ones cost minutes and tell no more."""
+_passes: "collections.Counter[Tuple[Any, Any, bool]]" = collections.Counter()
+_begun: Set[Tuple[Any, Any]] = set()
 """Conditions of loops that have made a pass, by code and place, since the last step of an optimizer."""
 
 
@@ -27,21 +32,26 @@ def expected_truth() -> Optional[bool]:
     kind, value, frame = _condition()
     if kind in ("", CHECK):
         return value
-    place = (frame.f_code, frame.f_lasti)
-    is_second = place in _begun
-    (_begun.discard if is_second else _begun.add)(place)
-    return value is not is_second
+    place = _place(frame.f_code, frame.f_lasti, frame.f_lineno)
+    counted = (*place, torch.is_grad_enabled())  # a solver may run without gradients before it trains
+    if place in _begun or _passes[counted] >= MOST_PASSES:
+        _begun.discard(place)
+        return not value
+    _begun.add(place)
+    _passes[counted] += 1
+    return value
 
 
 def begin_step() -> None:
     """Let the loops around a step of an optimizer go on."""
     _begun.clear()
+    _passes.clear()
 
 
 def loop_note() -> Optional[str]:
     """Return a note on the passes that were assumed of the loop that the running line has just ended."""
     kind, _, frame = _condition()
-    if kind not in (LOOP, EXIT) or (frame.f_code, frame.f_lasti) in _begun:
+    if kind not in (LOOP, EXIT) or _place(frame.f_code, frame.f_lasti, frame.f_lineno) in _begun:
         return None
     place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     return f"the passes of the loop at {place} depend on the data: one was assumed; a real step may make more"
@@ -53,6 +63,13 @@ def calling_frame() -> Any:
     while frame is not None and frame.f_code.co_filename.startswith((GRAPHS_FOLDER, TORCH_FOLDER)):
         frame = frame.f_back
     return frame
+
+
+@functools.cache
+def _place(code: Any, instruction: int, line: int) -> Tuple[Any, Any]:
+    """Return where a condition is in the source: Python compiles that of a ``while`` loop twice."""
+    positions = getattr(code, "co_positions", None)  # from Python 3.11 on
+    return code, next(itertools.islice(positions(), instruction // 2, None)) if positions else line
 
 
 def _condition() -> Tuple[str, Optional[bool], Any]:
