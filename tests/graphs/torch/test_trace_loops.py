@@ -301,6 +301,22 @@ def test_a_counter_that_goes_up_by_random_lengths_is_an_assumption(tmp_path: Pat
     assert not any("assumed" in note for note in fixed.notes)
 
 
+def test_batches_are_drawn_in_the_loop_within_that_over_data_sets(tmp_path: Path) -> None:
+    loops = """
+sets = [TensorDataset(torch.rand(200, 4), torch.rand(200)) for _ in range(5)]
+for task, data_set in enumerate(sets, 1):
+    left = 1
+    for i in range(1, 101):
+        left -= 1
+        if left == 0:
+            loader = iter(DataLoader(data_set, 10))
+            left = len(loader)
+        step(next(loader)[0])
+"""
+    loop = _trace(tmp_path, BEGINNING + loops).loop
+    assert loop.steps_per_epoch * loop.epochs == 500
+
+
 def test_a_pass_that_continues_without_a_step_is_a_note(tmp_path: Path) -> None:
     loop = "rows = torch.rand(95, 4)\nfor i in range(10):\n    x = rows[i * 10 : i * 10 + 10]\n"
     job = _trace(tmp_path, BEGINNING + loop + "    if len(x) < 10:\n        continue\n    step(x)\n")

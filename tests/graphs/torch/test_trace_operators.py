@@ -452,6 +452,26 @@ def test_each_expert_gets_its_share_of_the_tokens(tmp_path: Path, selected: str)
     assert any("0.25 of all was assumed" in note or "0.125 of all was assumed" in note for note in job.notes)
 
 
+def test_a_part_from_an_unknown_place_on_has_its_size(tmp_path: Path) -> None:
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        net = torch.nn.Linear(8, 4).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for step in range(9):
+            images = torch.rand(3, 20, device="cuda")
+            start = (torch.rand(3, 2, device="cuda") * 12).long()
+            end = start + 8
+            parts = torch.stack([image[start[n, 1] : end[n, 1]] for n, image in enumerate(images)])
+            assert parts.shape == (3, 8)
+            net(parts).sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert job.step.parameters == 36
+
+
 def trace(folder: Path, code: str) -> TracedJob:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code))

@@ -185,6 +185,8 @@ ARITHMETIC = {
     "stack", "_to_copy",
 }  # fmt: skip
 """Ops on few known numbers of any type whose result is computed, such as the lengths after a strided convolution."""
+CARRIED = ("_extent", "_distinct", "_offset")
+"""What is expected of unknown numbers, and of views of them."""
 OPTIONS = {"alpha", "rounding_mode", "dtype", "dim", "descending", "stable"}
 """Their arguments that are only given by name."""
 CHOICES = {"topk": 2, "max": 1, "min": 1, "argmax": 1, "argmin": 1}
@@ -196,7 +198,11 @@ DEVICE = torch.ops.prim.device.default
 
 
 def scalar_value(tensor: torch.Tensor) -> Any:
-    """Return the value of ``.item()``: the real one if known, else what the line expects, False, 1 or 1.0."""
+    """Return the value of ``.item()``: the real one if known, else what the line expects, False, 1 or 1.0.
+
+    Of an unknown integer and a later one, which is larger by a constant, the second is as much larger, so that a part
+    from the one to the other has its size.
+    """
     value = known_value(tensor)
     if value is not None and value.numel() == 1:
         return value.item()
@@ -205,7 +211,7 @@ def scalar_value(tensor: torch.Tensor) -> Any:
         return bool(tensor.__dict__.get("_truth", False)) if truth is None else truth
     if tensor.dtype.is_complex:
         return 1 + 0j
-    return 1.0 if tensor.dtype.is_floating_point else 1
+    return 1.0 if tensor.dtype.is_floating_point else 1 + tensor.__dict__.get("_offset", 0)
 
 
 def with_values(elements: Any) -> Any:
@@ -258,8 +264,10 @@ def infer_value(func: Any, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
     """Remember the result of an op on known integers or on few known numbers, or of a view of any known tensor."""
     name = func._schema.name.partition("::")[2]
     view = name in VIEWS
-    if view and "_extent" in args[0].__dict__ and isinstance(out, FakeTensor):
-        out.__dict__.update({key: args[0].__dict__[key] for key in ("_extent", "_distinct")})
+    if view and isinstance(out, FakeTensor):
+        out.__dict__.update({key: args[0].__dict__[key] for key in CARRIED if key in args[0].__dict__})
+    elif name == "add" and isinstance(args[1], int) and not out.dtype.is_floating_point:
+        out.__dict__["_offset"] = args[0].__dict__.get("_offset", 0) + max(0, args[1])
     results = [out] if isinstance(out, torch.Tensor) else out
     is_small = not view and sum(result.numel() for result in results) <= 2 * SMALL
     if (name in ARITHMETIC and not is_small) or (values := _known_values(args)) is None:

@@ -4,6 +4,8 @@ import ast
 import inspect
 from typing import Any, List, Optional, Tuple
 
+import torch
+
 from leadline.graphs.torch.worker.loop_bounds import own_statements
 from leadline.graphs.torch.worker.loops import EnclosingLoop, loops_of
 
@@ -19,7 +21,7 @@ def split_loops(
         if loop.counts_inner and loop.times is not None:
             return [], None, loop
     if loader is not None:
-        others = [i for i, loop in enumerate(loops) if loop.is_for and not isinstance(loop.iterable, range)]
+        others = [i for i, loop in enumerate(loops) if loop.is_for and not _is_over_parts(loop)]
         places = [i for i, loop in enumerate(loops) if loop.iterable is loader] or others
         if places:
             return loops[: places[-1]], loops[places[-1]], None
@@ -29,6 +31,13 @@ def split_loops(
     if loops and _is_over_epochs(loops[-1]):
         return loops, None, None
     return loops[:-1], loops[-1] if loops else None, None
+
+
+def _is_over_parts(loop: EnclosingLoop) -> bool:
+    """Return whether a loop is over numbers, or over names, data sets or modules, which are no batches."""
+    parts = loop.iterable if isinstance(loop.iterable, (list, tuple)) else []
+    kinds = (str, int, float, torch.utils.data.Dataset, torch.nn.Module)
+    return isinstance(loop.iterable, range) or (bool(parts) and isinstance(parts[0], kinds))
 
 
 def same_loop(loops: List[EnclosingLoop], others: List[EnclosingLoop]) -> bool:
