@@ -79,7 +79,7 @@ def _without_folder(text: str, data: Path) -> str:
 def judge(script: PublicScript, job: TracedJob) -> dict[str, object]:
     """Return the outcome of an answer, and which facts are wrong, as ``fact: traced, not true``."""
     loop, counted = job.loop, script.counted
-    steps = None if None in (loop.steps_per_epoch, loop.epochs) else loop.steps_per_epoch * loop.epochs  # type: ignore[operator]
+    steps = None if None in (loop.steps_per_epoch, loop.epochs) else round(loop.steps_per_epoch * loop.epochs, 6)  # type: ignore[operator]
     notes = " ".join(job.notes)
     wrong, marked = [], True
 

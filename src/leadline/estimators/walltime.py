@@ -58,7 +58,7 @@ def job_length(workload: Workload, job: TracedJob) -> JobLength:
     if epochs is None:
         return JobLength(per_epoch, 1, _evaluations(job, 1), (f"one epoch of {per_epoch} steps: give --epochs",))
     origin = "as requested" if workload.epochs else "from the script"
-    steps = math.ceil(per_epoch * epochs)
+    steps = math.ceil(round(per_epoch * epochs, 6))  # a limit on steps may be a part of an epoch
     return JobLength(steps, epochs, _evaluations(job, epochs), (f"{epochs:g} × {per_epoch} steps, {origin}",))
 
 

@@ -135,6 +135,22 @@ for i in range(start, 40):
         ),
         (
             """
+class Rows:
+    def parts(self):
+        self.place = 0
+        def wrapper():
+            while self.place < 12:
+                yield torch.rand(2, 4)
+                self.place += 1
+        return wrapper()
+rows = {"train": Rows()}
+for epoch in range(3):
+    for i, x in enumerate(rows["train"].parts()): step(x)
+""",
+            36,
+        ),
+        (
+            """
 for epoch in range(3):
     for i in range(20):
         for _ in range(1):
@@ -246,6 +262,7 @@ for epoch in range(3):
         "rest",
         "loop over optimizers",
         "start to go on from",
+        "generator of a function within a method",
         "rounds that are one",
         "a variable of several loops",
         "first pass without a step",

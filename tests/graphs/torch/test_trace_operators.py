@@ -472,6 +472,28 @@ def test_a_part_from_an_unknown_place_on_has_its_size(tmp_path: Path) -> None:
     assert job.step.parameters == 36
 
 
+def test_subclasses_of_tensors_and_empty_tensors_of_a_type_are_made(tmp_path: Path) -> None:
+    job = trace(
+        tmp_path,
+        """
+        import torch
+        class Image(torch.Tensor):
+            def __new__(cls, data):
+                return torch.as_tensor(data).as_subclass(cls)
+        net = torch.nn.Linear(8, 4).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        losses = torch.cuda.FloatTensor()
+        for step in range(9):
+            loss = net(Image(torch.rand(3, 8)).to("cuda") + Image(torch.rand(3, 8, device="cuda"))).sum()
+            loss.backward()
+            optimizer.step()
+            losses = torch.cat((losses, loss.detach().unsqueeze(0)), dim=0)
+            assert losses.shape == (step + 1,)
+        """,
+    )
+    assert job.step.parameters == 36
+
+
 def trace(folder: Path, code: str) -> TracedJob:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code))

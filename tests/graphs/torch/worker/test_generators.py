@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from leadline.graphs.torch.worker.generators import count_yields
-from leadline.graphs.torch.worker.loops import _passes
+from leadline.graphs.torch.worker.loop_lengths import _passes
 
 CODE = """
 def batches(n, size=2):
@@ -23,6 +23,16 @@ def guarded(n):
     for i in range(n):
         if i % 2:
             yield i
+
+def either(rows, extra=None):
+    count = len(rows)
+    for i in range(count // 4):
+        if extra is not None:
+            yield i, extra
+        else:
+            yield i
+    if count > count // 4 * 4:
+        yield count
 
 def stopped(n):
     for i in range(n):
@@ -96,6 +106,7 @@ for generator in (running, of_call, of_class):
         ("endless()", None), ("guarded(4)", None), ("stopped(9)", None), ("nested(2)", None), ("nested(missing)", None),
         ("in_epochs(zip('abc', 'def'), 5)", 10), ("Rows([*'abcde'])", 3), ("slices(x for x in 'ab')", None),
         ("whole_batches('abcdefgh', 3)", 2), ("in_turn('abcde')", 3), ("in_turn('abcde', size=1)", 5),
+        ("either('abcdefghi')", 3), ("either('abcdefgh', extra=2)", 2),
         ("range(3)", None), ("missing", None), ("slices('abcdef')", 3), ("slices('abcde', 'abcde', size=4)", 2),
     ],
 )  # fmt: skip

@@ -194,7 +194,7 @@ class _TensorType(type):
     def __call__(cls, *args: Any) -> Any:
         if args and not isinstance(args[0], int):
             return torch.as_tensor(args[0], dtype=cls.dtype, device="cuda")
-        return torch.empty(args, dtype=cls.dtype, device="cuda")
+        return torch.empty(args or (0,), dtype=cls.dtype, device="cuda")
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype is cls.dtype

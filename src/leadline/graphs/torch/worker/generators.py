@@ -4,7 +4,6 @@ import ast
 import contextlib
 import gc
 import inspect
-import math
 import types
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -76,17 +75,46 @@ def _count(
         f_locals=names, f_globals=scope_globals, f_code=types.SimpleNamespace(co_flags=0, co_filename=code.co_filename)
     )
     try:
-        body = _taken(function.body, names, state)
+        return _count_in(function.body, state, count_passes, in_loop=False)
     except UnreadableExpression:
         return None
-    path = _path_to_yield(body)
-    if path is None or any(isinstance(part, (ast.If, ast.Try)) for part in path):
-        return None
-    loops = [part for part in path if isinstance(part, (ast.For, ast.While))]
-    if any(isinstance(part, (ast.Break, ast.Return, ast.YieldFrom)) for part in ast.walk(body)):
-        return None
-    passes = [count_passes(loop, state) for loop in loops]
-    return None if None in passes else math.prod(passes)  # type: ignore[arg-type]
+
+
+def _count_in(statements: List[Any], state: Any, count_passes: Any, *, in_loop: bool) -> int:
+    """Return how often statements yield; variables set before the loops are added to those of ``state``.
+
+    Raises:
+        UnreadableExpression: That depends on what the generator does when it runs.
+    """
+    total = 0
+    for statement in statements:
+        parts = list(ast.walk(statement))
+        if any(isinstance(part, (ast.Break, ast.Return, ast.YieldFrom)) for part in parts):
+            raise UnreadableExpression
+        if any(isinstance(part, ast.Yield) for part in parts):
+            total += _count_of(statement, state, count_passes, in_loop=in_loop)
+        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name) and not in_loop:
+            with contextlib.suppress(UnreadableExpression):
+                state.f_locals.setdefault(statement.targets[0].id, evaluate(statement.value, state))
+    return total
+
+
+def _count_of(statement: Any, state: Any, count_passes: Any, *, in_loop: bool) -> int:
+    if isinstance(statement, (ast.Expr, ast.Assign)):
+        return sum(isinstance(part, ast.Yield) for part in ast.walk(statement))
+    if isinstance(statement, ast.With):
+        return _count_in(statement.body, state, count_passes, in_loop=in_loop)
+    if isinstance(statement, ast.If):
+        branches = [statement.body, statement.orelse]
+        if not in_loop:
+            branches = branches[:1] if evaluate(statement.test, state) else branches[1:]
+        counts = {_count_in(branch, state, count_passes, in_loop=in_loop) for branch in branches}
+        if len(counts) == 1:
+            return counts.pop()
+    passes = count_passes(statement, state) if isinstance(statement, (ast.For, ast.While)) else None
+    if passes is None:
+        raise UnreadableExpression
+    return int(passes * _count_in(statement.body, state, count_passes, in_loop=True))
 
 
 def _state(node: Any, frame: Any) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
@@ -128,10 +156,15 @@ def _running(node: Any, frame: Any) -> Any:
         for value in gc.get_objects()
         if type(value) is types.GeneratorType
         and value.gi_frame is not None
-        and (value.gi_code is code if code is not None else bool(name) and value.gi_code.co_name == name)
+        and (value.gi_code is code or (bool(name) and _is_made_by(value, name, is_known=code is not None)))
     ]
     owners = {id(read_locals(value.gi_frame).get("self", value)) for value in running}
     return running[0] if len(owners) == 1 else None  # the generators of one object yield alike
+
+
+def _is_made_by(generator: Any, name: str, *, is_known: bool) -> bool:
+    """Return whether a function of this name made a generator: it, unless that is known, or a function within it."""
+    return f".{name}.<locals>." in f".{generator.__qualname__}" or (not is_known and generator.__name__ == name)
 
 
 def _called(function: Any, arguments: List[Any], named: Dict[str, Any]) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
@@ -144,37 +177,3 @@ def _called(function: Any, arguments: List[Any], named: Dict[str, Any]) -> Tuple
     cells = zip(function.__code__.co_freevars, function.__closure__ or ())  # noqa: B905 - Python 3.9 has no strict
     outer = {name: cell.cell_contents for name, cell in cells}
     return function.__code__, {**outer, **bound.arguments}, function.__globals__
-
-
-def _taken(statements: List[Any], names: Dict[str, Any], state: Any) -> ast.Module:
-    """Return the statements that run, without the other branches of conditions outside of loops.
-
-    The variables that they set before the loops are added to ``names``, as far as they can be read.
-    """
-    taken: List[Any] = []
-    for statement in statements:
-        if isinstance(statement, ast.If) and any(isinstance(part, ast.Yield) for part in ast.walk(statement)):
-            branch = statement.body if evaluate(statement.test, state) else statement.orelse
-            taken += _taken(branch, names, state).body
-            continue
-        taken.append(statement)
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            with contextlib.suppress(UnreadableExpression):
-                names.setdefault(statement.targets[0].id, evaluate(statement.value, state))
-    return ast.Module(body=taken, type_ignores=[])
-
-
-def _path_to_yield(body: ast.Module) -> Optional[List[Any]]:
-    """Return the statements around the only ``yield`` of a function's body, or ``None`` if there are several."""
-    paths: List[List[Any]] = []
-
-    def visit(node: Any, path: List[Any]) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, (ast.FunctionDef, ast.Lambda, ast.GeneratorExp)):
-                continue
-            if isinstance(child, ast.Yield):
-                paths.append([*path, node])
-            visit(child, [*path, node])
-
-    visit(body, [])
-    return paths[0] if len(paths) == 1 else None

@@ -249,7 +249,7 @@ def _epochs(
         notes.append(f"one of the phases in `{phases[0].text}` in line {phases[0].line} is assumed to train")
     outer = [loop for loop in outer if loop not in phases]
     if outer and all(loop.times is not None for loop in outer):
-        first = next((update.loops[:1] for update in (*observed.updates, *observed.all_steps)), [])
+        first = observed.updates[0].loops[:1] if observed.updates else []  # the first backward pass of any kind
         idle = (first[0].position or 0) if same_loop(first, outer[:1]) else 0
         passes = [max(1, (outer[0].times or 1) - idle), *(loop.times or 1 for loop in outer[1:])]
         epochs = math.prod(passes)

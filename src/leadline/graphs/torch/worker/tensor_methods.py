@@ -23,6 +23,11 @@ def install_tensor_methods(session: TraceSession) -> None:
         setattr(torch, name, _construct_on_host(getattr(torch, name)))
     _make_fake_parameters(session)
     torch.nn.Module._apply = _apply
+    as_subclass = torch.Tensor.as_subclass
+    # A tensor without data cannot also be of a subclass, such as MONAI's tensors with the origin of an image.
+    torch.Tensor.as_subclass = lambda tensor, cls: (
+        tensor if isinstance(tensor, FakeTensor) else as_subclass(tensor, cls)
+    )
     torch.Tensor.data = property(_tensor_data.__get__, _set_data)
     _skip_initialisation()
     _assume_finite()
