@@ -135,6 +135,19 @@ for i in range(start, 40):
         ),
         (
             """
+class Trainer:
+    def _progress_bar(self, passes, hidden):
+        for i in passes:
+            yield i
+    def fit(self, passes):
+        for i in self._progress_bar(range(passes), hidden=str(self)):
+            step(next(iter(a))[0])
+Trainer().fit(17)
+""",
+            17,
+        ),
+        (
+            """
 class Rows:
     def parts(self):
         self.place = 0
@@ -262,6 +275,7 @@ for epoch in range(3):
         "rest",
         "loop over optimizers",
         "start to go on from",
+        "bar of progress",
         "generator of a function within a method",
         "rounds that are one",
         "a variable of several loops",

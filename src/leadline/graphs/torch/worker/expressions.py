@@ -18,7 +18,7 @@ def is_count(value: Any) -> bool:
 
 
 WRAPPERS = ("enumerate", "tqdm", "trange", "track", "islice", "zip", "iter", "as_numpy", "prefetch_to_device")
-"""Functions that give the elements of their first argument."""
+"""Functions that give the elements of their first argument, beside those that show progress by their name."""
 FUNCTIONS: Dict[str, Any] = {
     function.__name__: function for function in (len, int, float, round, min, max, abs, range, math.ceil, math.floor)
 }
@@ -184,6 +184,11 @@ def called_name(node: Any) -> str:
     """Return the name of the function that an expression calls, empty if it calls none."""
     function = getattr(node, "func", None)
     return getattr(function, "id", None) or getattr(function, "attr", None) or ""
+
+
+def gives_elements(name: str) -> bool:
+    """Return whether a function of this name gives the elements of its first argument."""
+    return name in WRAPPERS or any(word in name.lower() for word in ("progress", "tqdm", "pbar"))
 
 
 def target_name(node: Any) -> str:

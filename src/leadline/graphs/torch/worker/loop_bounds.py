@@ -7,11 +7,11 @@ from argparse import Namespace
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 from leadline.graphs.torch.worker.expressions import (
-    WRAPPERS,
     UnreadableExpression,
     assigned_names,
     called_name,
     evaluate,
+    gives_elements,
     is_count,
     parse_file,
     scope_of,
@@ -265,7 +265,7 @@ def read_target(iterable: Any, target: Any, name: str, frame: Any) -> Optional[T
         has_start = len(arguments) > (0 if kind == "count" else 1)
         place = 1 if kind == "count" else 2
         return False, arguments[0] if has_start else 0, arguments[place] if len(arguments) > place else 1
-    if kind in WRAPPERS and iterable.args:
+    if gives_elements(kind) and iterable.args:
         return read_target(iterable.args[0], target, name, frame)
     if isinstance(iterable, (ast.Name, ast.Attribute)) and target_name(target) == name:
         values = evaluate(iterable, frame)

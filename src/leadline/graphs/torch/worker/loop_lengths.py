@@ -3,7 +3,7 @@
 import ast
 from typing import Any, List, Optional, Tuple
 
-from leadline.graphs.torch.worker.expressions import MOST_COUNT, WRAPPERS, called_name, evaluate
+from leadline.graphs.torch.worker.expressions import MOST_COUNT, called_name, evaluate, gives_elements
 from leadline.graphs.torch.worker.generators import count_yields, yields_endlessly
 from leadline.graphs.torch.worker.loop_bounds import break_bound, varying_increment, while_bound
 
@@ -46,7 +46,7 @@ ENDLESS = ("cycle", "count", "repeat")
 
 def _zipped(iterable: Any) -> List[Any]:
     """Return the arguments of ``zip`` within wrappers."""
-    while isinstance(iterable, ast.Call) and iterable.args and called_name(iterable) in WRAPPERS:
+    while isinstance(iterable, ast.Call) and iterable.args and gives_elements(called_name(iterable)):
         if called_name(iterable) == "zip":
             return iterable.args
         iterable = iterable.args[0]
@@ -61,7 +61,7 @@ def unwrap(iterable: Any, target: Any) -> Tuple[Any, Any]:
         if called_name(iterable) == "as_numpy_iterator" and isinstance(iterable.func, ast.Attribute):
             iterable = iterable.func.value
             continue
-        if called_name(iterable) not in WRAPPERS or not iterable.args:
+        if not gives_elements(called_name(iterable)) or not iterable.args:
             break
         if called_name(iterable) in ("enumerate", "zip"):
             place = 1 if called_name(iterable) == "enumerate" else 0

@@ -9,11 +9,11 @@ from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, S
 
 from leadline.graphs.torch.worker.expressions import (
     READABLE,
-    WRAPPERS,
     UnreadableExpression,
     assigned_names,
     called_name,
     evaluate,
+    gives_elements,
     names_read,
     parse_file,
     read_locals,
@@ -299,7 +299,7 @@ def _variables(node: Any, *, within_calls: bool = False) -> Iterator[str]:
         yield node.id
         return
     parts: Sequence[ast.AST] = list(ast.iter_child_nodes(node))
-    if isinstance(node, ast.Call) and called_name(node) in WRAPPERS:
+    if isinstance(node, ast.Call) and gives_elements(called_name(node)):
         parts = node.args[:1]  # others are labels and limits
     elif isinstance(node, ast.JoinedStr) or (
         isinstance(node, ast.Call) and not within_calls and called_name(node) not in READABLE
