@@ -1,14 +1,10 @@
 """The batch of a script without a loader is that of its model's inputs, however the script passes them."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from leadline.core.graph import TracedJob
-from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.graphs.torch.trace import trace_command
-from tests.support.forked_python import run_forked
+from tests.support.traced_script import trace_code
 
 SCRIPT = """
 import numpy as np
@@ -47,7 +43,7 @@ for i in range(20):
 def test_inputs_that_are_no_positional_tensors_give_the_batch(
     tmp_path: Path, call: str, layer: str, batch: int
 ) -> None:
-    job = _trace(tmp_path, SCRIPT.format(call=call, layer=layer))
+    job = trace_code(tmp_path, SCRIPT.format(call=call, layer=layer))
     assert job.loop.batch == batch
     assert any(f"batch {batch} is read from the input of Tagger" in note for note in job.notes)
 
@@ -74,12 +70,4 @@ for i in range(20):
 
 
 def test_a_model_that_swaps_the_axes_before_its_attention_takes_the_batch_first(tmp_path: Path) -> None:
-    assert _trace(tmp_path, SWAPPED).loop.batch == 6
-
-
-def _trace(folder: Path, code: str) -> TracedJob:
-    script = folder / "train.py"
-    script.write_text(code, encoding="utf-8")
-    words = (sys.executable, str(script))
-    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
-    return trace_command(workload, runner=run_forked, cwd=folder)
+    assert trace_code(tmp_path, SWAPPED).loop.batch == 6

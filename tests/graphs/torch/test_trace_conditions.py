@@ -1,14 +1,11 @@
 """Conditions on values of the GPU: checks hold, loops end, and a loop that trains goes on."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from leadline.core.graph import OpKind, TracedJob
-from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.graphs.torch.trace import trace_command
-from tests.support.forked_python import run_forked
+from tests.support.traced_script import trace_code
 
 BEGINNING = """
 import torch
@@ -21,10 +18,7 @@ PRODUCT_FLOPS = 2 * 64 * 16 * 16
 
 
 def trace(folder: Path, loop: str) -> TracedJob:
-    script = folder / "train.py"
-    script.write_text(BEGINNING + loop)
-    words = (sys.executable, str(script))
-    return trace_command(Workload(ModelSource(ModelKind.COMMAND, "train", words)), runner=run_forked, cwd=folder)
+    return trace_code(folder, BEGINNING + loop)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,12 @@
 """Scripts that end by themselves before a trace has three steps."""
 
-import shlex
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from leadline.core.errors import Untraceable
 from leadline.core.graph import OpKind, StorageCategory, TracedJob
-from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.graphs.torch.trace import trace_command
-from tests.support.forked_python import run_forked
+from tests.support.traced_script import trace_code
 
 SCRIPT = """
 import sys, torch
@@ -31,14 +26,6 @@ GEMM_FLOPS = 2 * 6 * (8 * 16 + 16 * 4) + 2 * 6 * (8 * 16 + 2 * 16 * 4)
 """Two layers forward, their weights' gradients, and the gradient of the second one's input."""
 
 
-def _trace(folder: Path, code: str, arguments: str = "") -> TracedJob:
-    script = folder / "train.py"
-    script.write_text(textwrap.dedent(code))
-    words = (sys.executable, str(script), *shlex.split(arguments))
-    workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-    return trace_command(workload, runner=run_forked, cwd=folder)
-
-
 def _gemm_flops(job: TracedJob) -> float:
     return sum(op.flops * op.count for op in job.step.ops if op.kind is OpKind.GEMM)
 
@@ -53,7 +40,7 @@ def _gemm_flops(job: TracedJob) -> float:
     ],
 )  # fmt: skip
 def test_the_steps_of_a_script_that_ends_are_those_that_it_made(tmp_path: Path, training: str, steps: int) -> None:
-    job = _trace(tmp_path, SCRIPT.format(training=training), "--dry-run")
+    job = trace_code(tmp_path, SCRIPT.format(training=training), "--dry-run")
     assert (job.loop.steps_per_epoch or 0) * (job.loop.epochs or 0) == steps
     assert job.loop.batch == 6
     assert job.step.parameters == 8 * 16 + 16 + 16 * 4 + 4
@@ -62,7 +49,7 @@ def test_the_steps_of_a_script_that_ends_are_those_that_it_made(tmp_path: Path, 
 
 
 def test_the_only_step_of_a_script_begins_without_the_state_of_its_optimizer(tmp_path: Path) -> None:
-    events = _trace(tmp_path, SCRIPT.format(training="step()")).step.events
+    events = trace_code(tmp_path, SCRIPT.format(training="step()")).step.events
     state = [event for event in events if event.category is StorageCategory.OPTIMIZER_STATE]
     assert sum(event.size_bytes for event in state if event.op) == 2 * 4 * 212
     assert {event.op for event in events if event.category is StorageCategory.PARAMETER} == {0}
@@ -87,7 +74,7 @@ for epoch in range({epochs}):
 def test_a_setting_that_ends_each_epoch_after_its_first_step_counts(
     tmp_path: Path, epochs: int, arguments: str, steps: int
 ) -> None:
-    job = _trace(tmp_path, SCRIPT.format(training=DRY.format(epochs=epochs)), arguments)
+    job = trace_code(tmp_path, SCRIPT.format(training=DRY.format(epochs=epochs)), arguments)
     assert (job.loop.steps_per_epoch or 0) * (job.loop.epochs or 0) == steps
     assert not any("may end early" in note for note in job.notes)
 
@@ -102,7 +89,7 @@ for batch in range(100):
         break
     before = loss
 """
-    job = _trace(tmp_path, SCRIPT.format(training=training))
+    job = trace_code(tmp_path, SCRIPT.format(training=training))
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (100, 1)
     assert any("100 steps are assumed" in note for note in job.notes)
 
@@ -114,7 +101,7 @@ while accuracy < 0.9:
     step()
     accuracy = model(torch.rand(6, 8).cuda()).mean().item()
 """
-    job = _trace(tmp_path, SCRIPT.format(training=training))
+    job = trace_code(tmp_path, SCRIPT.format(training=training))
     assert job.loop.epochs is None or job.loop.steps_per_epoch is None
     assert any("depends on the run" in note for note in job.notes)
 
@@ -130,4 +117,4 @@ for batch in range(3):
 step()
 """
     with pytest.raises(Untraceable, match="without a whole training step"):
-        _trace(tmp_path, SCRIPT.format(training=training))
+        trace_code(tmp_path, SCRIPT.format(training=training))

@@ -1,14 +1,10 @@
 """The steps of the whole run follow from how a script draws its batches and ends its loops."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from leadline.core.graph import TracedJob
-from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.graphs.torch.trace import trace_command
-from tests.support.forked_python import run_forked
+from tests.support.traced_script import trace_code
 
 BEGINNING = """
 import torch
@@ -242,7 +238,8 @@ for epoch in range(2):
         (
             """
 from sklearn.model_selection import KFold
-for train, test in KFold(5).split(range(40)):
+validator = KFold(5)
+for fold, (train, test) in enumerate(validator.split(range(40))):
     for x, _ in a: step(x)
 """,
             50,
@@ -290,7 +287,7 @@ for epoch in range(3):
     ],
 )
 def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, steps: int | None) -> None:
-    job = _trace(tmp_path, BEGINNING + loop)
+    job = trace_code(tmp_path, BEGINNING + loop)
     per_epoch, epochs = job.loop.steps_per_epoch, job.loop.epochs
     assert (None if per_epoch is None or epochs is None else per_epoch * epochs) == steps
     assert steps is not None or any("unknown" in note for note in job.notes)
@@ -299,35 +296,23 @@ def test_the_steps_of_a_run_are_read_from_its_loops(tmp_path: Path, loop: str, s
 def test_a_data_set_that_was_loaded_as_one_batch_is_not_the_batch_of_a_step(tmp_path: Path) -> None:
     slices = "rows = next(iter(data(600, 600)))[0]\ndef parts(size):\n    place = 0\n    while place < len(rows):\n"
     slices += "        yield rows[place : place + size]\n        place += size\n"
-    job = _trace(tmp_path, BEGINNING + slices + "for epoch in range(25):\n    for x in parts(60): step(x)\n")
+    job = trace_code(tmp_path, BEGINNING + slices + "for epoch in range(25):\n    for x in parts(60): step(x)\n")
     assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (60, 10, 25)
-
-
-@pytest.mark.parametrize(
-    "folds",
-    ["KFold(n_splits=4).split(rows)", "validator.split(rows)", "enumerate(other_validator.split(rows, rows > 50))"],
-)
-def test_the_folds_of_a_cross_validator_are_counted(tmp_path: Path, folds: str) -> None:
-    names = "from sklearn.model_selection import KFold, StratifiedKFold\nrows = torch.arange(100).numpy()\n"
-    names += "validator, other_validator = KFold(4, shuffle=True), StratifiedKFold(4)\n"
-    loops = f"for fold in {folds}:\n    for epoch in range(3):\n        for x, _ in a: step(x)\n"
-    loop = _trace(tmp_path, BEGINNING + names + loops).loop
-    assert (loop.steps_per_epoch, loop.epochs, loop.batch) == (10, 12, 10)
 
 
 def test_a_loader_that_a_later_epoch_replaces_is_a_note(tmp_path: Path) -> None:
     fit = "def fit(loader):\n    for x, _ in loader: step(x)\nloader = a\nfor epoch in range(6):\n"
-    job = _trace(tmp_path, BEGINNING + fit + "    if epoch == 3:\n        loader = b\n    fit(loader)\n")
+    job = trace_code(tmp_path, BEGINNING + fit + "    if epoch == 3:\n        loader = b\n    fit(loader)\n")
     assert any("line 27 makes later is assumed" in note for note in job.notes)
     wrapped = "    if epoch > 3:\n        loader = iter(loader)\n    fit(loader)\n"
-    assert not any("makes later" in note for note in _trace(tmp_path, BEGINNING + fit + wrapped).notes)
+    assert not any("makes later" in note for note in trace_code(tmp_path, BEGINNING + fit + wrapped).notes)
 
 
 def test_a_counter_that_goes_up_by_random_lengths_is_an_assumption(tmp_path: Path) -> None:
     loop = "place = 0\nwhile place < 300:\n    length = {length}\n    step(torch.rand(2, 4))\n    place += {added}\n"
-    random = _trace(tmp_path, BEGINNING + loop.format(length="max(5, int(torch.randn(()) + 10))", added="length"))
+    random = trace_code(tmp_path, BEGINNING + loop.format(length="max(5, int(torch.randn(()) + 10))", added="length"))
     assert any("assumed to go on by the same `length`" in note for note in random.notes)
-    fixed = _trace(tmp_path, BEGINNING + loop.format(length="8", added="10"))
+    fixed = trace_code(tmp_path, BEGINNING + loop.format(length="8", added="10"))
     assert fixed.loop.steps_per_epoch == 30
     assert not any("assumed" in note for note in fixed.notes)
 
@@ -344,22 +329,22 @@ for task, data_set in enumerate(sets, 1):
             left = len(loader)
         step(next(loader)[0])
 """
-    loop = _trace(tmp_path, BEGINNING + loops).loop
+    loop = trace_code(tmp_path, BEGINNING + loops).loop
     assert loop.steps_per_epoch * loop.epochs == 500
 
 
 def test_a_pass_that_continues_without_a_step_is_a_note(tmp_path: Path) -> None:
     loop = "rows = torch.rand(95, 4)\nfor i in range(10):\n    x = rows[i * 10 : i * 10 + 10]\n"
-    job = _trace(tmp_path, BEGINNING + loop + "    if len(x) < 10:\n        continue\n    step(x)\n")
+    job = trace_code(tmp_path, BEGINNING + loop + "    if len(x) < 10:\n        continue\n    step(x)\n")
     assert any("assumed to train, which depends on `if len(x) < 10`" in note for note in job.notes)
 
 
 def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:
     fit = "def fit(loader):\n    for x, _ in loader: step(x)\n"
-    again = _trace(tmp_path, BEGINNING + fit + "for epoch in range(3): fit(a)\nfor epoch in range(2): fit(b)\n")
+    again = trace_code(tmp_path, BEGINNING + fit + "for epoch in range(3): fit(a)\nfor epoch in range(2): fit(b)\n")
     assert any("trains again in line " in note for note in again.notes)
     either = "if optimizer:\n    for epoch in range(3): fit(a)\nelse:\n    fit(b)\n"
-    assert not any("trains again" in note for note in _trace(tmp_path, BEGINNING + fit + either).notes)
+    assert not any("trains again" in note for note in trace_code(tmp_path, BEGINNING + fit + either).notes)
 
 
 FOLDS = """
@@ -386,16 +371,8 @@ for fold in range(5):
 
 def test_a_trainer_that_a_loop_calls_again_repeats_its_epochs(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    job = _trace(tmp_path, BEGINNING + FOLDS)
+    job = trace_code(tmp_path, BEGINNING + FOLDS)
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (10, 15)
     assert not any("trains again" in note for note in job.notes)
-    again = _trace(tmp_path, BEGINNING + FOLDS + "fit(b)\n")
+    again = trace_code(tmp_path, BEGINNING + FOLDS + "fit(b)\n")
     assert any("trains again in line " in note for note in again.notes)
-
-
-def _trace(folder: Path, code: str) -> TracedJob:
-    script = folder / "train.py"
-    script.write_text(code, encoding="utf-8")
-    words = (sys.executable, str(script))
-    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
-    return trace_command(workload, runner=run_forked, cwd=folder)

@@ -1,8 +1,5 @@
 """Ops of data-dependent shapes, sparse matrices, and kernels of packages that only run on a GPU."""
 
-import shlex
-import sys
-import textwrap
 from collections import Counter
 from pathlib import Path
 
@@ -10,10 +7,8 @@ import pytest
 import torch
 
 from leadline.core.errors import Untraceable
-from leadline.core.graph import Stage, TracedJob
-from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.graphs.torch.trace import trace_command
-from tests.support.forked_python import run_forked
+from leadline.core.graph import Stage
+from tests.support.traced_script import trace_code
 
 EDGES = 3000
 
@@ -41,7 +36,7 @@ for epoch in range(20):
 )
 def test_a_product_with_a_sparse_matrix_computes_two_flops_per_entry_and_column(tmp_path, converted, product, device):
     code = GRAPH_NETWORK.replace("CONVERTED", converted).replace("PRODUCT", product).replace("DEVICE", device)
-    job = trace(tmp_path, code)
+    job = trace_code(tmp_path, code)
     products = Counter((op.stage, op.flops) for op in job.step.ops if op.name == "leadline.spmm")
     entries = EDGES if "coo" in converted and device == "cuda" else products.most_common()[0][0][1] / 2 / 32
     assert entries == pytest.approx(EDGES, rel=0.02)  # places that occur twice are one entry
@@ -54,7 +49,7 @@ def test_a_product_with_a_sparse_matrix_computes_two_flops_per_entry_and_column(
     "arguments", ["places, values, (count, count)", "indices=places, values=values, size=(count, count)"]
 )
 def test_learned_values_of_a_sparse_matrix_get_gradients(tmp_path, arguments):
-    job = trace(
+    job = trace_code(
         tmp_path,
         """
         import torch
@@ -76,7 +71,7 @@ def test_learned_values_of_a_sparse_matrix_get_gradients(tmp_path, arguments):
 def test_an_operation_on_sparse_tensors_without_a_rule_is_refused_by_name(tmp_path):
     code = "import torch\nmatrix = torch.eye(9).to_sparse().cuda()\nmatrix.tril()\n"
     with pytest.raises(Untraceable, match=r"aten\.tril\.default of a sparse tensor cannot be traced"):
-        trace(tmp_path, code)
+        trace_code(tmp_path, code)
 
 
 PACKAGES = """
@@ -117,7 +112,7 @@ for step in range(50):
 
 
 def test_packages_for_gpus_that_are_missing_are_traced_by_their_kernels(tmp_path):
-    job = trace(tmp_path, PACKAGES)
+    job = trace_code(tmp_path, PACKAGES)
     forward = [op for op in job.step.ops if op.stage is Stage.FORWARD]
     attention = 4 * 4 * 4 * 128 * 128 * 64  # 4 flops per query, key and channel of batch × heads
     assert [op.flops for op in forward if op.kind == "attention"] == [attention / 2, attention, attention]
@@ -151,7 +146,7 @@ def test_a_package_that_fails_without_a_gpu_is_replaced_and_a_working_one_is_not
             flash_attn_qkvpacked_func(qkv).sum().backward()
             optimizer.step()
     """
-    job = trace(tmp_path, code)
+    job = trace_code(tmp_path, code)
     assert sum(op.kind == "attention" for op in job.step.ops) == 2
     notes = [note.partition(":")[0] for note in job.notes if "stand-in" in note]
     assert notes == ["flash_attn is not usable here (OSError)"]
@@ -175,7 +170,7 @@ for step in range(9):
 
 
 def test_layers_with_packed_weights_expand_them_in_each_direction(tmp_path):
-    job = trace(tmp_path, QUANTIZED)
+    job = trace_code(tmp_path, QUANTIZED)
     products = sorted(op.flops for op in job.step.ops if op.kind == "gemm")
     first, second, third = 2 * 32 * 256 * 256, 2 * 32 * 256 * 512, 2 * 32 * 512 * 128
     assert products == sorted([first, first, second, second, third, third])  # no gradient of packed weights
@@ -205,7 +200,7 @@ for step in range(9):
 
 
 def test_amp_and_data_parallelism_of_apex_are_those_of_pytorch(tmp_path):
-    job = trace(tmp_path, APEX)
+    job = trace_code(tmp_path, APEX)
     assert {op.dtype for op in job.step.ops if op.kind == "gemm"} == {"float16"}
     sent = [(op.dims["bytes"], op.dims["ranks"]) for op in job.step.ops if op.name == "c10d.all_reduce"]
     assert (4 * (64 * 32 + 3 * 32), 2) in sent
@@ -213,7 +208,7 @@ def test_amp_and_data_parallelism_of_apex_are_those_of_pytorch(tmp_path):
 
 
 def test_lbfgs_runs_all_its_iterations_with_a_note(tmp_path):
-    job = trace(
+    job = trace_code(
         tmp_path,
         """
         import torch
@@ -234,7 +229,7 @@ def test_lbfgs_runs_all_its_iterations_with_a_note(tmp_path):
 
 
 def test_a_list_of_images_is_a_batch_and_a_part_of_a_tensor_is_copied_without_gaps(tmp_path):
-    job = trace(
+    job = trace_code(
         tmp_path,
         """
         import torch
@@ -260,7 +255,7 @@ def test_a_list_of_images_is_a_batch_and_a_part_of_a_tensor_is_copied_without_ga
 
 
 def test_classes_may_be_bytes_and_chosen_places_are_distinct_on_the_host(tmp_path):
-    job = trace(
+    job = trace_code(
         tmp_path,
         """
         import torch
@@ -281,7 +276,7 @@ def test_classes_may_be_bytes_and_chosen_places_are_distinct_on_the_host(tmp_pat
 
 def test_files_are_loaded_onto_the_device_that_they_name_or_are_asked_for(tmp_path):
     torch.save({"layer": [torch.full((3, 2), 5.0)]}, tmp_path / "host.pt")
-    job = trace(
+    job = trace_code(
         tmp_path,
         """
         import torch
@@ -301,7 +296,7 @@ def test_files_are_loaded_onto_the_device_that_they_name_or_are_asked_for(tmp_pa
 
 
 def test_what_a_script_checks_of_its_data_is_true(tmp_path):
-    job = trace(
+    job = trace_code(
         tmp_path,
         """
         import torch
@@ -328,7 +323,7 @@ def test_what_a_script_checks_of_its_data_is_true(tmp_path):
 
 
 def test_a_convolution_keeps_the_format_channels_last(tmp_path):
-    job = trace(
+    job = trace_code(
         tmp_path,
         """
         import torch
@@ -347,7 +342,7 @@ def test_a_convolution_keeps_the_format_channels_last(tmp_path):
 
 
 def test_a_view_of_what_a_mask_selects_tells_its_size(tmp_path):
-    job = trace(
+    job = trace_code(
         tmp_path,
         """
         import torch
@@ -371,7 +366,7 @@ def test_a_view_of_what_a_mask_selects_tells_its_size(tmp_path):
 
 
 def test_results_are_written_into_a_tensor_of_zeros_on_the_cpu(tmp_path: Path) -> None:
-    job = trace(
+    job = trace_code(
         tmp_path,
         """
         import torch
@@ -395,7 +390,7 @@ def test_results_are_written_into_a_tensor_of_zeros_on_the_cpu(tmp_path: Path) -
 
 
 def test_lengths_are_calculated_on_the_gpu_for_packed_rows_and_a_ctc_loss(tmp_path: Path) -> None:
-    job = trace(
+    job = trace_code(
         tmp_path,
         """
         import torch
@@ -429,7 +424,7 @@ def test_lengths_are_calculated_on_the_gpu_for_packed_rows_and_a_ctc_loss(tmp_pa
     "torch.zeros(64, 8, device='cuda').scatter_(1, chosen, 1).bool()[:, expert].nonzero()[:, 0]",
 ])  # fmt: skip
 def test_each_expert_gets_its_share_of_the_tokens(tmp_path: Path, selected: str) -> None:
-    job = trace(
+    job = trace_code(
         tmp_path,
         f"""
         import torch
@@ -453,7 +448,7 @@ def test_each_expert_gets_its_share_of_the_tokens(tmp_path: Path, selected: str)
 
 
 def test_a_part_from_an_unknown_place_on_has_its_size(tmp_path: Path) -> None:
-    job = trace(
+    job = trace_code(
         tmp_path,
         """
         import torch
@@ -473,7 +468,7 @@ def test_a_part_from_an_unknown_place_on_has_its_size(tmp_path: Path) -> None:
 
 
 def test_subclasses_of_tensors_and_empty_tensors_of_a_type_are_made(tmp_path: Path) -> None:
-    job = trace(
+    job = trace_code(
         tmp_path,
         """
         import torch
@@ -492,11 +487,3 @@ def test_subclasses_of_tensors_and_empty_tensors_of_a_type_are_made(tmp_path: Pa
         """,
     )
     assert job.step.parameters == 36
-
-
-def trace(folder: Path, code: str) -> TracedJob:
-    script = folder / "train.py"
-    script.write_text(textwrap.dedent(code))
-    words = (sys.executable, str(script))
-    workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-    return trace_command(workload, runner=run_forked, cwd=folder)

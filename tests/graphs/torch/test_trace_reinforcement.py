@@ -1,23 +1,9 @@
 """Scripts that call their model many times before they train, and models that swap the axes of their batch."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from leadline.core.errors import Untraceable
-from leadline.core.graph import TracedJob
-from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.graphs.torch.trace import trace_command
-from tests.support.forked_python import run_forked
-
-
-def trace(folder: Path, code: str) -> TracedJob:
-    script = folder / "train.py"
-    script.write_text(code)
-    words = (sys.executable, str(script))
-    return trace_command(Workload(ModelSource(ModelKind.COMMAND, "train", words)), runner=run_forked, cwd=folder)
-
+from tests.support.traced_script import trace_code
 
 REPLAY = """
 import torch
@@ -36,7 +22,7 @@ for step in range(3000):
 
 
 def test_actions_before_training_are_chosen_without_running_every_layer(tmp_path):
-    job = trace(tmp_path, REPLAY)
+    job = trace_code(tmp_path, REPLAY)
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (99, 1)
     note = "calls of Sequential whose results are dropped before training are assumed to be like the first 24"
     assert note in job.notes
@@ -59,14 +45,14 @@ for episode in range(9):
 
 
 def test_actions_that_are_trained_on_run_in_full(tmp_path):
-    job = trace(tmp_path, EPISODE)
+    job = trace_code(tmp_path, EPISODE)
     assert [op.name for op in job.step.ops].count("aten.addmm") == 80
 
 
 def test_training_on_a_call_that_did_not_run_is_refused(tmp_path):
     code = EPISODE.replace("returns = []", "returns = []\n    for move in range(40): policy(torch.rand(1, 4).cuda())")
     with pytest.raises(Untraceable, match="trains on a model's output whose first 24 values it dropped"):
-        trace(tmp_path, code)
+        trace_code(tmp_path, code)
 
 
 SWAPPED = """
@@ -88,7 +74,7 @@ for epoch in range(9):
 
 @pytest.mark.parametrize(("words", "batch"), [("words.transpose(0, 1)", 10), ("words", 5)])
 def test_the_batch_is_that_of_the_recurrent_layer(tmp_path, words, batch):
-    assert trace(tmp_path, SWAPPED.format(words=words)).loop.batch == batch
+    assert trace_code(tmp_path, SWAPPED.format(words=words)).loop.batch == batch
 
 
 CRITIC = """
@@ -108,7 +94,7 @@ for epoch in range(30):
 
 
 def test_the_steps_are_those_of_the_optimizer_that_steps_most_rarely(tmp_path):
-    loop = trace(tmp_path, CRITIC).loop
+    loop = trace_code(tmp_path, CRITIC).loop
     assert (loop.steps_per_epoch, loop.epochs) == (1, 30)
 
 
@@ -127,7 +113,7 @@ for episode in range(30):
 
 
 def test_a_tensor_is_made_of_nested_lists_of_results(tmp_path):
-    loop = trace(tmp_path, ROLLOUTS).loop
+    loop = trace_code(tmp_path, ROLLOUTS).loop
     assert loop.steps_per_epoch * loop.epochs == 30
 
 
@@ -166,7 +152,7 @@ while total < 450:
     ],
 )
 def test_updates_after_a_number_of_actions_are_counted_by_the_actions(tmp_path, update, steps):
-    job = trace(tmp_path, COLLECTING + update)
+    job = trace_code(tmp_path, COLLECTING + update)
     assert job.loop.steps_per_epoch * job.loop.epochs == steps
     assert any("assuming" in note for note in job.notes)
 
@@ -190,7 +176,7 @@ for episode in range(50):
 
 
 def test_episodes_before_the_first_update_have_no_steps_and_their_condition_is_a_note(tmp_path):
-    job = trace(tmp_path, WARMING + "    if len(memory) > 100:\n        train()\n")
+    job = trace_code(tmp_path, WARMING + "    if len(memory) > 100:\n        train()\n")
     assert job.loop.steps_per_epoch * job.loop.epochs == 450
     assert any("which depends on `if len(memory) > 100` in line 16" in note for note in job.notes)
 
@@ -207,6 +193,6 @@ for episode in range(3):
         train()
 """
     )
-    job = trace(tmp_path, code)
+    job = trace_code(tmp_path, code)
     assert job.loop.steps_per_epoch is None or job.loop.epochs is None
     assert any("unknown" in note for note in job.notes)

@@ -185,12 +185,8 @@ ARITHMETIC = {
     "stack", "_to_copy",
 }  # fmt: skip
 """Ops on few known numbers of any type whose result is computed, such as the lengths after a strided convolution."""
-CARRIED = ("_extent", "_distinct", "_offset")
-"""What is expected of unknown numbers, and of views of them."""
 OPTIONS = {"alpha", "rounding_mode", "dtype", "dim", "descending", "stable"}
 """Their arguments that are only given by name."""
-CHOICES = {"topk": 2, "max": 1, "min": 1, "argmax": 1, "argmin": 1}
-"""Ops that return places along a dimension, and the position of that argument."""
 SMALL = 1024
 """Elements up to which known numbers of a floating type are compared, and known numbers calculated with."""
 aten = torch.ops.aten
@@ -250,24 +246,10 @@ def remember_value(tensor: torch.Tensor, host: torch.Tensor) -> None:
         tensor.__dict__["_known"] = host.detach() if host.stride() == tensor.stride() else host.detach().contiguous()
 
 
-def mark_places(name: str, args: Any, out: Any) -> None:
-    """Remember how many places the result of ``argmax`` and the like can name, and that those of ``topk`` differ."""
-    places, axis = out[-1] if isinstance(out, (list, tuple)) else out, CHOICES[name]
-    if (name in ("max", "min") and places is out) or not args[0].dim():
-        return
-    dim = args[axis] if len(args) > axis else -1 if name == "topk" else None
-    places.__dict__["_extent"] = args[0].numel() if dim is None else args[0].shape[dim]
-    places.__dict__["_distinct"] = name == "topk"
-
-
 def infer_value(func: Any, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
     """Remember the result of an op on known integers or on few known numbers, or of a view of any known tensor."""
     name = func._schema.name.partition("::")[2]
     view = name in VIEWS
-    if view and isinstance(out, FakeTensor):
-        out.__dict__.update({key: args[0].__dict__[key] for key in CARRIED if key in args[0].__dict__})
-    elif name == "add" and isinstance(args[1], int) and not out.dtype.is_floating_point:
-        out.__dict__["_offset"] = args[0].__dict__.get("_offset", 0) + max(0, args[1])
     results = [out] if isinstance(out, torch.Tensor) else out
     is_small = not view and sum(result.numel() for result in results) <= 2 * SMALL
     if (name in ARITHMETIC and not is_small) or (values := _known_values(args)) is None:
@@ -276,7 +258,8 @@ def infer_value(func: Any, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
     is_exact = not any(value.dtype.is_floating_point for value in values if isinstance(value, torch.Tensor))
     if view or is_comparison or is_exact or name in ARITHMETIC:
         computed = func(*values, **{key: value for key, value in kwargs.items() if key in OPTIONS})
-        for result, value in zip(results, [computed] if isinstance(out, torch.Tensor) else computed):  # noqa: B905 - as above
+        pairs = zip(results, [computed] if isinstance(out, torch.Tensor) else computed)  # noqa: B905 - Python 3.9
+        for result, value in pairs:
             remember_value(result, value)
 
 

@@ -16,14 +16,14 @@ from leadline.graphs.torch.worker.expressions import (
     read_locals,
     scope_of,
 )
-from leadline.graphs.torch.worker.loop_bounds import own_statements
+from leadline.graphs.torch.worker.loop_bounds import never_ends
 
 
 def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optional[int]]) -> Optional[int]:
     """Return how often the generator that an expression names or calls yields; ``None`` if that is unknown.
 
-    It yields in one place, under no condition but those of loops, whose passes ``count_passes`` returns, and
-    conditions around these that can be read now.
+    It yields in loops, whose passes ``count_passes`` returns, under conditions around these that can be read now, or
+    under conditions within them of which both branches yield as often.
     """
     try:
         state = _state(node, frame)
@@ -51,13 +51,7 @@ def yields_endlessly(node: Any, frame: Any) -> bool:
     running = _running(node, frame)
     tree = None if running is None else parse_file(running.gi_code.co_filename)
     function = None if tree is None else scope_of(tree, types.SimpleNamespace(f_code=running.gi_code))
-    ends = (ast.Break, ast.Return)
-    return any(
-        isinstance(part, ast.While)
-        and isinstance(part.test, ast.Constant)
-        and not any(isinstance(statement, ends) for statement in own_statements(part.body))
-        for part in getattr(function, "body", ())
-    )
+    return any(map(never_ends, getattr(function, "body", ())))
 
 
 _reading: List[Any] = []

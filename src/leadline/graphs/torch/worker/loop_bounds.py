@@ -57,6 +57,12 @@ def own_statements(statements: List[Any]) -> Iterator[Any]:
                 yield from own_statements(getattr(node, part, []))
 
 
+def never_ends(loop: Any) -> bool:
+    """Return whether a loop is ``while True`` that nothing in it ends."""
+    is_endless = isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)
+    return is_endless and not any(isinstance(node, (ast.Break, ast.Return)) for node in own_statements(loop.body))
+
+
 def steps_at_end(loop: Any, scope: Any, line: int) -> bool:
     """Return whether the end of a loop makes the step of ``line`` from what accumulated since the last whole step.
 

@@ -1,12 +1,11 @@
 """The roles of the loops around a training step: over epochs, over batches, or over steps that draw a batch each."""
 
-import ast
 import inspect
 from typing import Any, List, Optional, Tuple
 
 import torch
 
-from leadline.graphs.torch.worker.loop_bounds import own_statements
+from leadline.graphs.torch.worker.loop_bounds import never_ends
 from leadline.graphs.torch.worker.loops import EnclosingLoop, loops_of
 
 
@@ -55,9 +54,7 @@ def reads_endlessly(frame: Any) -> bool:
     """Return whether a frame is a generator that reads within ``while True``, which nothing ends."""
     if frame is None or not frame.f_code.co_flags & inspect.CO_GENERATOR:
         return False
-    endless = [loop for loop in loops_of(frame) if isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)]
-    ends = (ast.Break, ast.Return)
-    return any(not any(isinstance(node, ends) for node in own_statements(loop.body)) for loop in endless)
+    return any(map(never_ends, loops_of(frame)))
 
 
 def _is_over_epochs(loop: EnclosingLoop) -> bool:

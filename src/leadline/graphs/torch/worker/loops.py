@@ -43,7 +43,7 @@ class EnclosingLoop(NamedTuple):
     """One loop that encloses the current line, and its iterations. Lists of them begin with the outermost.
 
     ``counts_inner``: The counter goes up in a loop within this one (``while step < max_steps`` around batches).
-    ``limit``: Steps after which the loop ends, if its length is known too.
+    ``limit``: Steps within the loop after which it ends, if its length is known too.
     ``may_end``, ``may_skip``: Conditions that may end the loop before it has run ``times``, or leave a step out.
     ``joined``: Nested loops, of which an outer one changes the length of the inner one, as one over all their passes.
     ``varies_with``: The outer loop that may change how long this one is, of which only the current pass is known.
@@ -70,6 +70,7 @@ class EnclosingLoop(NamedTuple):
     position: Optional[int] = None
     """Passes before the current one, if a variable counts them."""
     counted: CountedPasses = CountedPasses()
+    """What the counter of a ``while`` loop counts."""
     steps_at_end: bool = False
     """The end of the loop makes a step from what accumulated since the last whole one."""
 

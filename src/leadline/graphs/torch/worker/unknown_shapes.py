@@ -16,30 +16,46 @@ NMS = "torchvision.nms"
 INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index)
 RULED = {"_pack_padded_sequence", "_ctc_loss", "_ctc_loss_backward"}
 """Ops that PyTorch must not run on zeros: the first mixes devices, which PyTorch 2.2 refuses, and CTC reads lengths."""
-SHARING = {"permute", "transpose", "_to_copy", "clone", "any", *fake_tensors.VIEWS}
-"""Ops whose result holds as large a share of true elements as their input, or more."""
-MARKED = {"eq", "scatter", "scatter_", *SHARING, *fake_tensors.CHOICES}
+CHOICES = {"topk": 2, "max": 1, "min": 1, "argmax": 1, "argmin": 1}
+"""Ops that return places along a dimension, and the position of that argument."""
+SHAPING = {"permute", "transpose", "_to_copy", "clone", *fake_tensors.VIEWS}
+"""Ops whose result holds the same elements as their input, or a part of them."""
+MARKED = {"eq", "any", "add", "scatter", "scatter_", *SHAPING, *CHOICES}
 """Ops whose result tells something of data that a trace does not have."""
+MARKS = ("_extent", "_distinct", "_share", "_offset")
+"""What is expected of unknown elements: how many places they can name and whether they differ, the share of those that
+are true, and by how much they are larger than an unknown number."""
 
 
 def mark(name: str, args: Any, out: Any) -> None:
-    """Remember what is expected of the result of an op: the places that it can name, or its share of true elements.
-
-    Of E experts, each is expected to get 1/E of the tokens.
-    """
-    if name in fake_tensors.CHOICES:
-        fake_tensors.mark_places(name, args, out)
+    """Remember what is expected of the elements of a result, as that each of E experts gets 1/E of the tokens."""
+    given = args[0].__dict__
+    if name in CHOICES:
+        _mark_places(name, args, out)
+    elif name in SHAPING:
+        marks = {mark: given[mark] for mark in MARKS if mark in given}
+        for tensor in out if isinstance(out, (list, tuple)) else [out]:
+            tensor.__dict__.update(marks)
+    elif name == "add":
+        if isinstance(args[1], int) and not out.dtype.is_floating_point:
+            out.__dict__["_offset"] = given.get("_offset", 0) + max(0, args[1])
     elif name == "eq":
         extents = [tensor.__dict__.get("_extent") for tensor in args if isinstance(tensor, torch.Tensor)]
         out.__dict__["_share"] = 1.0 / max(filter(None, extents), default=1)
-    elif name in SHARING:
-        share = args[0].__dict__.get("_share", 1.0)
-        if share < 1.0 and name == "any":
-            share = min(1.0, share * args[0].numel() / max(1, out.numel()))
-        for tensor in out if isinstance(out, (list, tuple)) else [out]:
-            tensor.__dict__["_share"] = share
+    elif name == "any":
+        out.__dict__["_share"] = min(1.0, given.get("_share", 1.0) * args[0].numel() / max(1, out.numel()))
     elif len(args) > 2 and isinstance(args[2], torch.Tensor) and args[0].dim():
         out.__dict__["_share"] = min(1.0, args[2].shape[args[1]] / max(1, args[0].shape[args[1]]))
+
+
+def _mark_places(name: str, args: Any, out: Any) -> None:
+    """Remember how many places the result of ``argmax`` and the like can name, and that those of ``topk`` differ."""
+    places, axis = out[-1] if isinstance(out, (list, tuple)) else out, CHOICES[name]
+    if (name in ("max", "min") and places is out) or not args[0].dim():
+        return
+    dim = args[axis] if len(args) > axis else -1 if name == "topk" else None
+    places.__dict__["_extent"] = args[0].numel() if dim is None else args[0].shape[dim]
+    places.__dict__["_distinct"] = name == "topk"
 
 
 def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
