@@ -66,3 +66,34 @@ def test_a_solver_of_many_times_makes_few_passes_before_training(tmp_path):
     step = "for step in range(9):\n    solve(x, 5).sum().backward()\n    optimizer.step()\n"
     job = trace(tmp_path, solve + step)
     assert sum(op.flops for op in job.step.ops if op.kind is OpKind.GEMM) == 14 * PRODUCT_FLOPS
+
+
+def test_a_loop_until_a_number_is_small_ends(tmp_path):
+    solver = "while error > 0.001:\n        y = net(y)\n        error = y.norm().item()\n"
+    step = f"for step in range(9):\n    y, error = x, 1.0\n    {solver}    y.sum().backward()\n    optimizer.step()\n"
+    assert trace(tmp_path, step).loop.steps_per_epoch == 9
+
+
+@pytest.mark.parametrize(
+    "branches",
+    [
+        "if (y > 0).any():\n        y = net(y)\n    else:\n        y = x",
+        "if y.mean() > 9:\n        y = x\n    else:\n        y = net(y + 1)",
+        "if y.mean() > 9:\n        y = x\n    elif y.mean() > 5:\n        y = net(y + 1)\n    else:\n        y = y - 1",
+    ],
+)
+def test_of_two_branches_the_longer_one_is_assumed(tmp_path, branches):
+    loop = f"for step in range(9):\n    y = net(x)\n    {branches}\n    y.sum().backward()\n    optimizer.step()\n"
+    job = trace(tmp_path, loop)
+    assert sum(op.flops for op in job.step.ops if op.kind is OpKind.GEMM) == 5 * PRODUCT_FLOPS
+    assert any("train.py" in note and "the longer one was assumed" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(
+    "bad", ["torch.isnan(loss)", "loss.isinf()", "not torch.isfinite(loss)", "(~loss.isfinite()).any()"]
+)
+def test_a_loss_is_assumed_to_be_finite(tmp_path, bad):
+    skip = f"if {bad}:\n        print('skipped', loss, step)\n        loss = None\n    else:\n        loss.backward()\n"
+    job = trace(tmp_path, f"for step in range(9):\n    loss = net(x).sum()\n    {skip}        optimizer.step()\n")
+    assert job.loop.steps_per_epoch == 9
+    assert not any("assumed" in note for note in job.notes)

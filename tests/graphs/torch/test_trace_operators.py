@@ -68,6 +68,24 @@ def test_learned_values_of_a_sparse_matrix_get_gradients(tmp_path, arguments):
     assert job.step.parameters == 300 + 50 * 8
 
 
+def test_a_product_of_two_sparse_matrices_has_entries_that_are_spread_evenly(tmp_path):
+    job = trace_code(
+        tmp_path,
+        """
+        import torch
+        matrix = torch.sparse_coo_tensor(torch.randint(0, 100, (2, 500)), torch.rand(500), (100, 100)).coalesce().cuda()
+        weight = torch.nn.Parameter(torch.rand(100, 8).cuda())
+        optimizer = torch.optim.Adam([weight])
+        for step in range(9):
+            ((matrix @ matrix) @ weight).sum().backward()
+            optimizer.step()
+        """,
+    )
+    entries = next(op.flops for op in job.step.ops if op.name == "leadline.spmm") / 2 / 8
+    assert 1_900 < entries < 2_300  # 25 elements of two matrices meet in each row, over 100 places
+    assert any("product of two sparse" in note for note in job.notes)
+
+
 def test_an_operation_on_sparse_tensors_without_a_rule_is_refused_by_name(tmp_path):
     code = "import torch\nmatrix = torch.eye(9).to_sparse().cuda()\nmatrix.tril()\n"
     with pytest.raises(Untraceable, match=r"aten\.tril\.default of a sparse tensor cannot be traced"):

@@ -1,4 +1,4 @@
-"""Conditions on tensors without data, whose truth the line that asks for it tells: checks hold, and loops end."""
+"""Conditions on tensors without data: their truth is told or assumed by the line that asks for it."""
 
 import ast
 import collections
@@ -12,13 +12,16 @@ from typing import Any, Dict, Iterator, Optional, Set, Tuple
 import torch
 
 from leadline.graphs.torch.worker.expressions import parse_file
-from leadline.graphs.torch.worker.libraries import GRAPHS_FOLDER
+from leadline.graphs.torch.worker.libraries import GRAPHS_FOLDER, is_own_file
 
 TORCH_FOLDER = str(Path(torch.__file__).parent) + os.sep
-CHECK, LOOP, EXIT = "check", "loop", "exit"
+CHECK, LOOP, EXIT, BRANCH = "check", "loop", "exit", "branch"
 MOST_PASSES = 64
 """Passes of such a loop between two steps, as for each time of a solver. Later ones cost minutes and tell no more."""
+MOST_NUMBERS, CONVERGED = 100, 1e-12
+"""How often a line gets the same number between two steps, and the number after that: an error that it waits for."""
 _passes: "collections.Counter[Tuple[Any, Any, bool]]" = collections.Counter()
+_numbers: "collections.Counter[Tuple[Any, int]]" = collections.Counter()
 _begun: Set[Tuple[Any, Any]] = set()
 """Conditions of loops that have made a pass, by code and place, since the last step of an optimizer."""
 
@@ -28,9 +31,10 @@ def expected_truth() -> Optional[bool]:
 
     What is asserted is true, and a condition on which an ``if`` raises an error is false. A ``while`` on such a
     condition makes one pass, and ``while True`` ends at its ``break`` in the second pass. A loop that trains goes on.
+    Of an ``if`` with an ``else``, the longer branch runs.
     """
     kind, value, frame = _condition()
-    if kind in ("", CHECK):
+    if kind in ("", CHECK, BRANCH):
         return value
     place = _place(frame.f_code, frame.f_lasti, frame.f_lineno)
     counted = (*place, torch.is_grad_enabled())  # a solver may run without gradients before it trains
@@ -42,15 +46,28 @@ def expected_truth() -> Optional[bool]:
     return value
 
 
+def expected_number() -> float:
+    """Return the number that stands for an unknown one: a small one where a loop seems to wait for it."""
+    frame = calling_frame()
+    if frame is None:
+        return 1.0
+    place = frame.f_code, frame.f_lineno
+    _numbers[place] += 1
+    return 1.0 if _numbers[place] <= MOST_NUMBERS else CONVERGED
+
+
 def begin_step() -> None:
     """Let the loops around a step of an optimizer go on."""
-    _begun.clear()
-    _passes.clear()
+    for seen in (_begun, _passes, _numbers):
+        seen.clear()
 
 
-def loop_note() -> Optional[str]:
-    """Return a note on the passes that were assumed of the loop that the running line has just ended."""
+def condition_note() -> Optional[str]:
+    """Return a note on what was assumed: the branch of the running line, or the passes of a loop that it has ended."""
     kind, _, frame = _condition()
+    if kind == BRANCH and is_own_file(frame.f_code.co_filename):
+        place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        return f"the branch that runs at {place} depends on the data: the longer one was assumed"
     if kind not in (LOOP, EXIT) or _place(frame.f_code, frame.f_lasti, frame.f_lineno) in _begun:
         return None
     place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
@@ -87,7 +104,9 @@ def _conditions(path: str) -> Dict[int, Tuple[str, Optional[bool]]]:
         signs = set(_signs(test))
         if len(signs) == 1:
             asked = range(test.lineno, (test.end_lineno or test.lineno) + 1)
-            lines.update((line, (kind, signs == {value})) for line in asked)
+            for line in asked:
+                if kind != BRANCH or line not in lines:
+                    lines[line] = kind, signs == {value}
     return lines
 
 
@@ -100,12 +119,26 @@ def _tests(tree: ast.AST) -> Iterator[Tuple[Any, str, bool]]:
             yield node.test, CHECK, False
         elif isinstance(node, ast.If) and any(isinstance(child, ast.Raise) for child in node.orelse):
             yield node.test, CHECK, True
+        elif isinstance(node, ast.If) and node.orelse:
+            yield node.test, BRANCH, _length(node.body) >= max(map(_length, _alternatives(node)))
         elif isinstance(node, ast.While) and not isinstance(node.test, ast.Constant):
             yield node.test, LOOP, True
         elif isinstance(node, ast.While):
             for child in node.body:
                 if isinstance(child, ast.If) and any(isinstance(each, ast.Break) for each in child.body):
                     yield child.test, EXIT, False
+
+
+def _alternatives(node: Any) -> Iterator[Any]:
+    """Yield the bodies of an ``if`` that run when its own condition is false."""
+    while len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+        node = node.orelse[0]
+        yield node.body
+    yield node.orelse
+
+
+def _length(body: Any) -> int:
+    return sum(1 for statement in body for _ in ast.walk(statement))
 
 
 def _signs(test: Any, sign: bool = True) -> Iterator[bool]:

@@ -9,7 +9,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from leadline.graphs.torch.worker.conditions import expected_truth
+from leadline.graphs.torch.worker.conditions import expected_number, expected_truth
 from leadline.graphs.torch.worker.expressions import read_locals
 
 SPARE_BACKEND = "fgpu"
@@ -194,7 +194,7 @@ DEVICE = torch.ops.prim.device.default
 
 
 def scalar_value(tensor: torch.Tensor) -> Any:
-    """Return the value of ``.item()``: the real one if known, else what the line expects, False, 1 or 1.0.
+    """Return the value of ``.item()``: the real one if known, else what the line expects, or 1.
 
     Of an unknown integer and a later one, which is larger by a constant, the second is as much larger, so that a part
     from the one to the other has its size.
@@ -203,11 +203,11 @@ def scalar_value(tensor: torch.Tensor) -> Any:
     if value is not None and value.numel() == 1:
         return value.item()
     if tensor.dtype == torch.bool:
-        truth = expected_truth()
-        return bool(tensor.__dict__.get("_truth", False)) if truth is None else truth
+        truth = tensor.__dict__.get("_truth")
+        return bool(expected_truth()) if truth is None else truth
     if tensor.dtype.is_complex:
         return 1 + 0j
-    return 1.0 if tensor.dtype.is_floating_point else 1 + tensor.__dict__.get("_offset", 0)
+    return expected_number() if tensor.dtype.is_floating_point else 1 + tensor.__dict__.get("_offset", 0)
 
 
 def with_values(elements: Any) -> Any:

@@ -43,10 +43,14 @@ def is_user_file(path: str, script_folder: str) -> bool:
     return not any(_is_within(path, library) and not _is_within(script_folder, library) for library in libraries)
 
 
+def is_own_file(path: str) -> bool:
+    """Return whether a source file is the user's own, for the script that runs now."""
+    return is_user_file(path, str(Path(sys.argv[0]).absolute().parent))
+
+
 def last_user_line(calls: "traceback.StackSummary") -> Optional[str]:
     """Return ``file:line`` of the innermost of some calls that is in the user's own code, if any is."""
-    folder = str(Path(sys.argv[0]).absolute().parent)
-    lines = (f"{call.filename}:{call.lineno}" for call in reversed(calls) if is_user_file(call.filename, folder))
+    lines = (f"{call.filename}:{call.lineno}" for call in reversed(calls) if is_own_file(call.filename))
     return next(lines, None)
 
 

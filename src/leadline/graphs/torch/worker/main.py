@@ -118,7 +118,7 @@ def install_hooks(session: TraceSession) -> Any:
     tensor_methods.install_tensor_methods(session)
     patches.install_patches(session)
     rnn.install_recurrent_layers(session)
-    sparse.install_sparse_matrices()
+    sparse.install_sparse_matrices(session)
     stand_ins.install_stand_ins(session)
     extensions.install_extensions(session)
     distributed.install_process_groups(session)

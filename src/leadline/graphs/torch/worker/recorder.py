@@ -46,8 +46,9 @@ EQUAL, EQUAL_ELEMENTS = {"zeros", "ones", "full"}, fake_tensors.KEPT_LIMIT_BYTES
 WATCHED_OPS = 200
 """Ops over which the cost of watching one is measured."""
 FILLED = {"zeros", "ones", "full", "randn", "rand", "normal", "randint"}
-TRUTHFUL = {"all", "any", "logical_and", "bitwise_and", "logical_or", "bitwise_or"}
-"""Ops whose result is true when their input is assumed true."""
+NEGATIONS = {"logical_not", "bitwise_not"}
+TRUTHFUL = {"all", "any", "logical_and", "bitwise_and", "logical_or", "bitwise_or", *NEGATIONS}
+"""Ops whose result is true or false where their input is assumed to be so."""
 FORWARD_CONVOLUTIONS = ops.CONVOLUTIONS - {"convolution_backward"}
 MADE_BY_MODULES = {"empty", "empty_strided"} | FILLED
 
@@ -210,8 +211,8 @@ class Recorder(TorchDispatchMode):
                 fake_tensors.infer_value(func, args, kwargs, out)
             if traits.name in unknown_shapes.MARKED:
                 unknown_shapes.mark(traits.name, args, out)
-            if traits.name in TRUTHFUL and args[0].__dict__.get("_truth"):
-                out.__dict__["_truth"] = True
+            if traits.name in TRUTHFUL and "_truth" in args[0].__dict__:
+                out.__dict__["_truth"] = args[0].__dict__["_truth"] != (traits.name in NEGATIONS)
         if out is not NotImplemented and not isinstance(out, sparse.SparseMatrix):
             self._record(func, traits, args, kwargs, out)
         return out

@@ -1,5 +1,7 @@
 """Sparse matrices without data: their indices and values are tensors without data, and their products are ops."""
 
+import functools
+import math
 from typing import Any, Callable, Dict, List, Tuple
 
 import torch
@@ -7,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.kernels import SparseProduct, is_fake, kernels
-from leadline.graphs.torch.worker.session import ScriptFailure
+from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession
 
 
 class SparseMatrix(torch.Tensor):
@@ -19,6 +21,7 @@ class SparseMatrix(torch.Tensor):
 
     parts: List[Any]
     entries: Any
+    note: Callable[[str], None]
 
     @staticmethod
     def __new__(cls: Any, parts: List[Any], values: Any, shape: Any, layout: Any = torch.sparse_coo) -> Any:  # noqa: D102
@@ -133,10 +136,23 @@ def _product(left: Any, right: Any, *_: Any, **__: Any) -> Any:
     if not isinstance(left, SparseMatrix):
         return _product(_transposed(right), left.t()).t()
     if isinstance(right, SparseMatrix):
-        raise ScriptFailure("a product of two sparse tensors cannot be traced: its size depends on the data")
+        return _sparse_product(left, right)
     dense = right if right.dim() > 1 else right.unsqueeze(1)
     out = SparseProduct.apply(left.entries, dense, left.parts, left.shape[0])
     return out if right.dim() > 1 else out.squeeze(1)
+
+
+def _sparse_product(left: SparseMatrix, right: SparseMatrix) -> SparseMatrix:
+    """Return the product of two sparse matrices whose entries are spread evenly: its size depends on the data."""
+    places = left.shape[0] * right.shape[1]
+    pairs = math.ceil(left._nnz() * right._nnz() / left.shape[1])
+    entries = min(pairs, math.ceil(places * -math.expm1(-pairs / places)))
+    place = functools.partial(left.entries.new_empty, dtype=torch.int64)
+    products = left.entries[place(pairs)] * right.entries[place(pairs)]
+    values = products.new_zeros(entries).index_add(0, place(pairs), products)
+    left.note(f"the size of a product of two sparse tensors depends on the data: {entries:,} elements were assumed")
+    product = SparseMatrix([place((2, entries))], values, (left.shape[0], right.shape[1]))
+    return product.to_sparse_csr() if left.is_sparse_csr else product
 
 
 def _transposed(matrix: SparseMatrix, *_: Any) -> SparseMatrix:
@@ -205,8 +221,9 @@ def without_data_in(name: str, args: Tuple[Any, ...]) -> Any:
     return kernels.spmm.default, (matrix.parts, matrix.entries, matrix.shape[0], args[place + 1])
 
 
-def install_sparse_matrices() -> None:
+def install_sparse_matrices(session: TraceSession) -> None:
     """Let constructors and conversions make sparse matrices without data from tensors without data."""
+    SparseMatrix.note = staticmethod(session.note)
     to_sparse = torch.Tensor.to_sparse
 
     def sparsify(tensor: Any, *args: Any, **settings: Any) -> Any:

@@ -220,14 +220,15 @@ def _is_unchanged(before: Any, after: Any) -> bool:
 
 
 def _assume_finite() -> None:
-    """Let ``isfinite`` be true, so that scripts which stop at a diverged loss go on."""
+    """Let every number be finite, so that scripts which stop at a diverged loss go on."""
+    for name, truth in (("isfinite", True), ("isnan", False), ("isinf", False)):
+        call_after(torch, name, functools.partial(_mark_truth, truth))
+        setattr(torch.Tensor, name, getattr(torch, name))
 
-    def assume(is_finite: Any, *_: Any) -> None:
-        if isinstance(is_finite, FakeTensor):
-            is_finite.__dict__["_truth"] = True
 
-    call_after(torch, "isfinite", assume)
-    torch.Tensor.isfinite = torch.isfinite
+def _mark_truth(truth: bool, result: Any, *_: Any) -> None:
+    if isinstance(result, FakeTensor):
+        result.__dict__["_truth"] = truth
 
 
 def _skip_initialisation() -> None:

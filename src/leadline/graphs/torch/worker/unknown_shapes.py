@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 import torch
 
 from leadline.graphs.torch.worker import fake_tensors
-from leadline.graphs.torch.worker.conditions import loop_note
+from leadline.graphs.torch.worker.conditions import condition_note
 from leadline.graphs.torch.worker.fake_tensors import known_value
 from leadline.graphs.torch.worker.selections import viewed_elements
 
@@ -81,7 +81,8 @@ def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
     """Return a note to the user if ``assume_result`` had to assume the size of a result, else ``None``."""
     packet = func._overloadpacket
     if packet is aten._local_scalar_dense:
-        return loop_note() if args[0].dtype == torch.bool and known_value(args[0]) is None else None
+        is_told = args[0].dtype != torch.bool or known_value(args[0]) is not None or "_truth" in args[0].__dict__
+        return None if is_told else condition_note()
     if packet is aten.masked_select:
         selectors = [args[1]]
     elif packet in INDEXING:
