@@ -15,6 +15,7 @@ from leadline.graphs.torch.worker.expressions import parse_file
 from leadline.graphs.torch.worker.libraries import GRAPHS_FOLDER, is_own_file
 
 TORCH_FOLDER = str(Path(torch.__file__).parent) + os.sep
+DISTRIBUTIONS = TORCH_FOLDER + "distributions" + os.sep
 CHECK, LOOP, EXIT, BRANCH = "check", "loop", "exit", "branch"
 MOST_PASSES = 64
 """Passes of such a loop between two steps, as for each time of a solver. Later ones cost minutes and tell no more."""
@@ -75,9 +76,11 @@ def condition_note() -> Optional[str]:
 
 
 def calling_frame() -> Any:
-    """Return the innermost frame outside of Leadline and PyTorch."""
+    """Return the innermost frame outside of Leadline and PyTorch, or within the checks of its distributions."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((GRAPHS_FOLDER, TORCH_FOLDER)):
+        if frame.f_code.co_filename.startswith(DISTRIBUTIONS):
+            return frame
         frame = frame.f_back
     return frame
 

@@ -30,7 +30,7 @@ def counted_steps(observed: LoopObservations, limit: EnclosingLoop) -> Tuple[Opt
         rounds = around[-1][lines.index(holder) + 1 :] if holder in lines else []
         unread = next((loop for loop in rounds if loop.times is None), None)
         if unread is not None:
-            return None, f", as the length of the loop over `{unread.text}` in line {unread.line} is"
+            return None, f", as the length of the loop over {unread.place} is"
         at_once = math.prod(loop.times or 1 for loop in rounds) if rounds else places.count(distinct[0])
     steps = max(1, math.ceil((times - distinct[0]) / period)) * at_once
     if steps == times:

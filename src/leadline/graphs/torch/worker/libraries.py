@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import FrozenSet, Iterable, Iterator, Optional, Set
+from typing import Any, FrozenSet, Iterable, Iterator, Optional, Set
 from urllib.parse import unquote, urlparse
 
 GRAPHS_FOLDER = str(Path(__file__).absolute().parents[2]) + os.sep
@@ -20,12 +20,23 @@ FRAMEWORKS = (
     "pytorch_lightning", "sentence_transformers", "timm", "torch", "torchvision", "transformers", "trl",
 )  # fmt: skip
 """Packages with training loops of their own, which may lie on ``PYTHONPATH`` without any metadata."""
+WITHOUT_LOOPS = {
+    "accelerate", "deepspeed", "ignite", "keras", "lightning", "lightning_fabric", "pytorch_lightning",
+    "stable_baselines3", "torch", "transformers",
+}  # fmt: skip
+"""Packages whose loops are not those of a script: their trainers tell their settings, or they only wrap a step."""
 _preloaded: Set[str] = set()
 
 
 def record_preloaded() -> None:
     """Count as libraries all that is loaded before the user's code: torch and its imports, wherever they lie."""
     _preloaded.update({name.partition(".")[0] for name in sys.modules} - {"__main__", "__mp_main__", "leadline"})
+
+
+def may_train(frame: Any) -> bool:
+    """Return whether the code of a frame is of an installed package whose own loops may go through batches."""
+    is_installed = not INSTALL_FOLDERS.isdisjoint(frame.f_code.co_filename.split(os.sep))
+    return is_installed and str(frame.f_globals.get("__name__")).partition(".")[0] not in WITHOUT_LOOPS
 
 
 @functools.cache  # a call stack has few distinct files, and each is looked up at every step

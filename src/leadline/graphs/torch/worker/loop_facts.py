@@ -165,9 +165,9 @@ def _epoch_length(
     if limit_loop is not None:
         counted, assumed = counted_steps(observed, limit_loop)
         if counted is None:
-            notes.append(f"the steps of `{limit_loop.text}` in line {limit_loop.line} are unknown{assumed}")
+            notes.append(f"the steps of {limit_loop.place} are unknown{assumed}")
             return None, None
-        notes.append(f"{counted} steps are read from `{limit_loop.text}` in line {limit_loop.line}{assumed}")
+        notes.append(f"{counted} steps are read from {limit_loop.place}{assumed}")
         return _apply_step_limit(per_epoch, None, counted)
     per_epoch, epochs = _passes(observed, step, outer, inner, per_epoch, batches, accumulation, notes)
     limit = min((loop.limit for loop in loops if loop.limit is not None), default=None)
@@ -183,9 +183,9 @@ def _repeated(loops: List[EnclosingLoop], epochs: Optional[float], notes: List[s
     notes += _loop_notes(loops)
     for loop in loops:
         if loop.times is None:
-            notes.append(f"the epochs are unknown, as the length of the loop over `{loop.text}` in line {loop.line} is")
+            notes.append(f"the epochs are unknown, as the length of the loop over {loop.place} is")
             return None
-        notes.append(f"the loop over `{loop.text}` in line {loop.line} repeats them {loop.times} times")
+        notes.append(f"the loop over {loop.place} repeats them {loop.times} times")
         epochs = None if epochs is None else epochs * loop.times
     return epochs
 
@@ -213,14 +213,12 @@ def _passes(
             per_epoch, passes = _steps_of_rarest(observed, inner.times, notes), ""
         else:
             per_epoch, passes = _steps_in_loop(observed, inner, inner.times, accumulation)
-        notes.append(f"{per_epoch} steps are read from the loop over `{inner.text}` in line {inner.line}{passes}")
+        notes.append(f"{per_epoch} steps are read from the loop over {inner.place}{passes}")
     if inner.times is None and (loader is None or inner.joined or is_endless):
-        notes.append(
-            f"the end of the loop over `{inner.text}` in line {inner.line} depends on the run: steps are unknown"
-        )
+        notes.append(f"the end of the loop over {inner.place} depends on the run: steps are unknown")
         return None, None
     if inner.is_drawing and inner.times is None:
-        notes.append(f"the loop over `{inner.text}` in line {inner.line} is assumed to end with the batches")
+        notes.append(f"the loop over {inner.place} is assumed to end with the batches")
     per_epoch, epochs = _epochs(observed, outer, per_epoch, step, notes)
     if is_endless and per_epoch is not None and epochs is not None:
         per_epoch, epochs = _apply_step_limit(epoch, None, int(per_epoch * epochs))
@@ -246,20 +244,20 @@ def _epochs(
     loader = _step_loader(observed, step)
     phases = [loop for loop in outer if is_over_phases(loop)]
     if phases:
-        notes.append(f"one of the phases in `{phases[0].text}` in line {phases[0].line} is assumed to train")
+        notes.append(f"one of the phases in {phases[0].place} is assumed to train")
     outer = [loop for loop in outer if loop not in phases]
     if outer and all(loop.times is not None for loop in outer):
         first = observed.updates[0].loops[:1] if observed.updates else []  # the first backward pass of any kind
         idle = (first[0].position or 0) if same_loop(first, outer[:1]) else 0
         passes = [max(1, (outer[0].times or 1) - idle), *(loop.times or 1 for loop in outer[1:])]
         epochs = math.prod(passes)
-        locations = " and ".join(f"`{loop.text}` in line {loop.line}" for loop in outer)
+        locations = " and ".join(f"{loop.place}" for loop in outer)
         begin = f", from its pass {idle + 1:,}, the first with a step" if idle else ""
         notes.append(f"{epochs} epochs are read from the loop over {locations}{begin}")
         return per_epoch if per_epoch is not None or loader is not None else 1, epochs
     if any(loop.times is not None for loop in outer):
         unread = next(loop for loop in outer if loop.times is None)
-        notes.append(f"the epochs are unknown, as the length of the loop over `{unread.text}` in line {unread.line} is")
+        notes.append(f"the epochs are unknown, as the length of the loop over {unread.place} is")
         return per_epoch, None
     if not outer and (per_epoch is not None if loader is None else step and step.loops):
         return per_epoch, 1
@@ -274,7 +272,7 @@ def _loop_notes(loops: List[EnclosingLoop]) -> Iterator[str]:
         if loop.increment:
             yield f"the loop over `{loop.text}` is assumed to go on by the same `{loop.increment}` in each pass"
         if loop.may_end:
-            yield f"the loop over `{loop.text}` in line {loop.line} may end early, by {loop.may_end}"
+            yield f"the loop over {loop.place} may end early, by {loop.may_end}"
         if loop.may_skip:
             yield f"each pass of `{loop.text}` is assumed to train, which depends on {loop.may_skip}"
 

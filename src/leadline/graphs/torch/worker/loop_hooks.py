@@ -3,9 +3,8 @@
 import argparse
 import collections
 import functools
-import math
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -21,8 +20,9 @@ from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
 from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
 from leadline.graphs.torch.worker.loop_roles import reads_endlessly
-from leadline.graphs.torch.worker.loops import enclosing_loops, read_periods, user_frames
+from leadline.graphs.torch.worker.loops import enclosing_loops, library_frames, read_periods, user_frames
 from leadline.graphs.torch.worker.session import call_after
+from leadline.graphs.torch.worker.trainers import trainer_settings
 
 WATCHED_STEPS = 4
 """Steps of an optimizer whose surrounding code is read. Later ones are only counted."""
@@ -134,9 +134,10 @@ def _record_backward(watch: LoopObservations) -> None:
     watch.backward_count += 1
     if watch.step_count < WATCHED_STEPS:
         frame = next(user_frames(watch.folder), None)
+        watch.trained_at = library_frames(watch.folder)
         watch.backward_lines[f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""] += 1
     if len(watch.updates) < WATCHED_STEPS and not watch.step_count:
-        watch.updates.append(WatchedStep(enclosing_loops(watch.folder), watch.current, 1))
+        watch.updates.append(WatchedStep(enclosing_loops(watch.folder, None, watch.trained_at), watch.current, 1))
         _read_stack(watch)
 
 
@@ -148,22 +149,19 @@ def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
         watch.optimizers.append(optimizer)
     if len(watch.batches_at[id(optimizer)]) <= WATCHED_STEPS and len(watch.all_steps) < MOST_WATCHED:
         repeated = max(watch.backward_lines.values(), default=0)
-        loops = enclosing_loops(watch.folder)
+        loops = enclosing_loops(watch.folder, None, watch.trained_at)
         if not watch.all_steps:
             watch.later = later_training(watch.folder)
             watch.replaced = replaced_loader(watch.folder, watch.current) if watch.current is not None else ""
         watch.all_steps.append(WatchedStep(loops, watch.current, repeated, watch.batch_count, id(optimizer)))
         _read_stack(watch)
     watch.backward_lines.clear()
+    watch.trained_at = {}
 
 
 def _read_stack(watch: LoopObservations) -> None:
     """Read from the stack of a step the settings of a framework and the names of the loaders."""
-    framework, trainer = _running_trainer(sys._getframe(1))
-    if framework:
-        watch.framework.update(SETTINGS[framework](trainer))
-    else:
-        watch.framework.update(fit_settings(sys._getframe(1)))
+    watch.framework.update(trainer_settings(sys._getframe(1)) or fit_settings(sys._getframe(1)))
     if watch.framework:
         watch.read_calls(sys._getframe(1))
     for frame in user_frames(watch.folder):
@@ -244,102 +242,3 @@ def _correct_batch(forward: Dict[str, Any], layer: Any, args: Any) -> None:
         return
     if forward.get("first") == sequence.shape[1]:
         forward["batch"] = int(sequence.shape[1])
-
-
-def _running_trainer(frame: Any) -> Tuple[str, Any]:
-    """Return the innermost trainer that runs the current step, and its framework, which is empty without one."""
-    while frame is not None:
-        owner = read_locals(frame).get("self")
-        if _is_trainer(owner, "transformers"):
-            return "transformers", owner
-        trainer = _lightning_trainer(owner)
-        if trainer is not None:
-            return "lightning", trainer
-        frame = frame.f_back
-    return "", None
-
-
-def validate_after_step(frame: Any) -> None:
-    """Let the trainer of the current step validate after it, where that would come after the traced steps.
-
-    In Lightning, an epoch cut short has no last batch. The Hugging Face Trainer may evaluate every so many steps.
-    """
-    framework, trainer = _running_trainer(frame)
-    if framework == "transformers":
-        trainer.control.should_evaluate |= _evaluation_strategy(trainer) == "steps"
-    elif framework == "lightning":
-        trainer.val_check_batch = 1
-
-
-def _is_trainer(owner: Any, package: str) -> bool:
-    kinds = type(owner).__mro__
-    return any((kind.__module__.partition(".")[0], kind.__name__) == (package, "Trainer") for kind in kinds)
-
-
-def _lightning_trainer(owner: Any) -> Optional[Any]:
-    """Return the Lightning trainer that ``owner`` is or belongs to."""
-    package = type(owner).__module__.partition(".")[0]
-    if package not in ("lightning", "pytorch_lightning"):
-        return None
-    if _is_trainer(owner, package):
-        return owner
-    trainer = owner.__dict__.get("trainer")
-    return trainer if trainer is not None and hasattr(trainer, "accumulate_grad_batches") else None
-
-
-def _transformers_settings(trainer: Any) -> Dict[str, Any]:
-    args = trainer.args
-    return {
-        "framework": "Hugging Face Trainer",
-        "epochs": args.num_train_epochs,
-        "max_steps": args.max_steps if args.max_steps > 0 else None,
-        "accumulation": args.gradient_accumulation_steps,
-        "batch": args.per_device_train_batch_size,
-        "workers": args.dataloader_num_workers,
-        "pinned": args.dataloader_pin_memory,
-        "prefetch": getattr(args, "dataloader_prefetch_factor", None),
-        "precision": "amp-fp16" if args.fp16 else "amp-bf16" if args.bf16 else None,
-        "evaluation_batches": _transformers_evaluation(trainer),
-    }
-
-
-def _evaluation_strategy(trainer: Any) -> str:
-    strategy = trainer.args.eval_strategy
-    return str(getattr(strategy, "value", strategy))
-
-
-def _transformers_evaluation(trainer: Any) -> Optional[int]:
-    """Return the evaluation batches per epoch; ``None`` if the evaluation set has no length."""
-    strategy, evaluation_set = _evaluation_strategy(trainer), trainer.eval_dataset
-    if strategy == "no" or evaluation_set is None:
-        return 0
-    sets = list(evaluation_set.values()) if isinstance(evaluation_set, dict) else [evaluation_set]
-    if not all(hasattr(data, "__len__") for data in sets):
-        return None
-    batches: int = sum(math.ceil(len(data) / trainer.args.per_device_eval_batch_size) for data in sets)
-    if strategy == "epoch":
-        return batches
-    state = trainer.state
-    between = float(getattr(state, "eval_steps", None) or trainer.args.eval_steps or math.inf)
-    between = between * state.max_steps if between < 1 else between  # a share of all steps
-    steps_per_epoch: float = state.max_steps / max(state.num_train_epochs, 1)
-    return round(batches * steps_per_epoch / between)
-
-
-def _lightning_settings(trainer: Any) -> Dict[str, Any]:
-    batches = getattr(trainer, "num_val_batches", None)
-    is_counted = isinstance(batches, list) and all(isinstance(count, int) for count in batches)
-    # Less than those of the loader with limit_train_batches, and infinite for a stream.
-    batches_per_epoch = getattr(trainer, "num_training_batches", None)
-    limited = {"steps_per_epoch": batches_per_epoch} if isinstance(batches_per_epoch, int) else {}
-    return {
-        **limited,
-        "framework": "Lightning Trainer",
-        "epochs": None if trainer.max_epochs == -1 else trainer.max_epochs,
-        "max_steps": trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None,
-        "accumulation": trainer.accumulate_grad_batches,
-        "evaluation_batches": sum(batches) if batches and is_counted else None,
-    }
-
-
-SETTINGS = {"transformers": _transformers_settings, "lightning": _lightning_settings}

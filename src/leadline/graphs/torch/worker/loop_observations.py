@@ -7,9 +7,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 from leadline.graphs.torch.worker.later_loops import later_training
 from leadline.graphs.torch.worker.loop_roles import same_loop, split_loops
-from leadline.graphs.torch.worker.loops import EnclosingLoop, enclosing_loops
+from leadline.graphs.torch.worker.loops import EnclosingLoop, FrameKey, enclosing_loops
 
-FRAMEWORKS = ("keras", "lightning", "pytorch_lightning", "transformers")
+FRAMEWORKS = ("keras", "lightning", "pytorch_lightning", "stable_baselines3", "transformers")
 """Packages whose own loop makes the steps."""
 
 
@@ -51,6 +51,8 @@ class LoopObservations:
         self.updates: List[WatchedStep] = []
         self.backward_count = self.batch_count = 0
         self.backward_lines: "collections.Counter[str]" = collections.Counter()
+        self.trained_at: Dict[FrameKey, int] = {}
+        """Frames of libraries around the last backward pass, and their lines."""
         self.autocast: Optional[str] = None
         self.optimizers: List[Any] = []
         self.batches_at: Dict[int, List[int]] = {}

@@ -3,9 +3,10 @@
 import ast
 import contextlib
 import itertools
+import os
 import sys
 import types
-from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Container, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, cast
 
 from leadline.graphs.torch.worker.expressions import (
     READABLE,
@@ -21,7 +22,7 @@ from leadline.graphs.torch.worker.expressions import (
     source_text,
     target_name,
 )
-from leadline.graphs.torch.worker.libraries import is_user_file
+from leadline.graphs.torch.worker.libraries import is_user_file, may_train
 from leadline.graphs.torch.worker.loop_bounds import (
     CountedPasses,
     break_bound,
@@ -37,6 +38,10 @@ from leadline.graphs.torch.worker.run_conditions import early_end, skipped_by
 
 waiting_frames: List[Any] = []
 """Frames of the user that wait for a process, which runs in place. Their innermost loop is over the processes."""
+
+
+FrameKey = Tuple[int, Any]
+"""Identity and code of a frame. The frame itself would keep the tensors of a call that has ended."""
 
 
 class EnclosingLoop(NamedTuple):
@@ -73,23 +78,39 @@ class EnclosingLoop(NamedTuple):
     """What the counter of a ``while`` loop counts."""
     steps_at_end: bool = False
     """The end of the loop makes a step from what accumulated since the last whole one."""
+    library: str = ""
+    """File of the library that has the loop."""
+
+    @property
+    def place(self) -> str:
+        """Return what the loop goes over, and where it is."""
+        return f"`{self.text}` in line {self.line}" + (f" of {self.library}" if self.library else "")
 
 
-def enclosing_loops(script_folder: str, within: Any = None) -> List[EnclosingLoop]:
-    """Return the loops of the user's frames around the current call, or around that of a frame."""
+def enclosing_loops(
+    script_folder: str, within: Any = None, trained_at: Mapping[FrameKey, int] = {}
+) -> List[EnclosingLoop]:
+    """Return the loops around the current call, or around that of a frame, in the user's frames and in libraries'.
+
+    ``trained_at``: The frames of libraries around the last backward pass, and their lines then. Loops count that were
+    around it, too: an optimizer has loops of its own.
+    """
     loops: List[EnclosingLoop] = []
     caller, around = None, []
-    for frame in reversed(list(user_frames(script_folder, within))):
+    for frame in reversed(list(user_frames(script_folder, within, trained_at))):
         tree = parse_file(frame.f_code.co_filename)
         if tree is None:
             continue
         scope = scope_of(tree, frame)
         nodes = loops_around(scope, frame.f_lineno)
+        if frame_key(frame) in trained_at:
+            nodes = [node for node in nodes if node in loops_around(scope, trained_at[frame_key(frame)])]
         if any(frame is waiting for waiting in waiting_frames):
             nodes = nodes[:-1]
         pairs = [(node, _describe_loop(node, frame)) for node in nodes]
         nodes = [node for node, loop in pairs if not _is_over_optimizers(loop)]
-        described = [loop for _, loop in pairs if not _is_over_optimizers(loop)]
+        library = os.path.basename(frame.f_code.co_filename) if frame_key(frame) in trained_at else ""
+        described = [loop._replace(library=library) for _, loop in pairs if not _is_over_optimizers(loop)]
         if nodes:  # the scope of the innermost loop is the rest of the one around it
             around_last = nodes[-2] if len(nodes) > 1 else scope
             is_flushed = steps_at_end(nodes[-1], around_last, frame.f_lineno)
@@ -149,14 +170,29 @@ def _calls(call: ast.Call, frame: Any, line: int) -> bool:
     return call.lineno <= line <= (call.end_lineno or line) and called_name(call) == frame.f_code.co_name
 
 
-def user_frames(script_folder: str, within: Any = None) -> Iterator[Any]:
-    """Yield the frames of the user's files on the call stack, innermost first, up to the script's own.
+def frame_key(frame: Any) -> FrameKey:
+    """Return what tells a frame from others while it runs."""
+    return id(frame), frame.f_code
+
+
+def library_frames(script_folder: str) -> Dict[FrameKey, int]:
+    """Return the frames of libraries on the call stack that may train, and their current lines."""
+    lines, frame = {}, cast("Any", sys._getframe(1))
+    while frame is not None:
+        if may_train(frame) and not is_user_file(frame.f_code.co_filename, script_folder):
+            lines[frame_key(frame)] = frame.f_lineno
+        frame = frame.f_back
+    return lines
+
+
+def user_frames(script_folder: str, within: Any = None, others: Container[FrameKey] = ()) -> Iterator[Any]:
+    """Yield the frames of the user's files, and ``others``, on the call stack, innermost first, up to the script's own.
 
     The innermost frame is that of the caller, or ``within``.
     """
     frame = within or sys._getframe(1)
     while frame is not None:
-        if is_user_file(frame.f_code.co_filename, script_folder):
+        if frame_key(frame) in others or is_user_file(frame.f_code.co_filename, script_folder):
             yield frame
             if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
                 return

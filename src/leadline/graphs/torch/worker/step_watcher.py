@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
-from leadline.graphs.torch.worker import loop_hooks
+from leadline.graphs.torch.worker import loop_hooks, trainers
 from leadline.graphs.torch.worker.batches import BatchPlanner, batch_tensors, moved_bytes
 from leadline.graphs.torch.worker.load_times import MeasuredLoad, loading_time, loads_per_step
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
@@ -328,7 +328,7 @@ class StepWatcher:
         self.session.limit_s = min(self.session.limit_s, self.session.used_s + EVALUATION_S)
         if not self.training_loaders:
             raise StopTrace
-        loop_hooks.validate_after_step(sys._getframe())
+        trainers.validate_after_step(sys._getframe())
 
 
 class _LimitedIterator:

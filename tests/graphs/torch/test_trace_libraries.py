@@ -1,0 +1,113 @@
+"""Scripts that call the training loop of a library: its loops count where nothing else tells the steps."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from leadline.core.graph import TracedJob
+from tests.support.traced_script import trace_code
+
+FITTER = """
+import torch
+
+class Fitter:
+    def __init__(self, net, epochs, early=None):
+        self.net, self.epochs, self.early = net, epochs, early
+        self.optimizer = torch.optim.Adam(net.parameters())
+
+    def fit(self, loader):
+        for epoch in range(self.epochs):
+            self.run_epoch(loader)
+            if self.early is not None and self.early(epoch):
+                break
+
+    def run_epoch(self, loader):
+        for number, (x, y) in enumerate(loader):
+            self.train_batch(x, y)
+
+    def train_batch(self, x, y):
+        self.optimizer.zero_grad()
+        (self.net(x) - y).square().mean().backward()
+        self.optimizer.step()
+
+class OneForEach:
+    def __init__(self, parameters):
+        self.parts = [torch.optim.SGD([parameter], 0.1) for parameter in parameters]
+
+    def step(self):
+        for part in self.parts:
+            for rounds in range(1):
+                part.step()
+
+def backward_of(loss):
+    for part in [loss]:
+        part.backward()
+"""
+BEGINNING = """
+import sys
+sys.path.insert(0, "site-packages")
+import torch
+from fitter import Fitter, OneForEach, backward_of
+data = torch.utils.data.TensorDataset(torch.rand(100, 8), torch.rand(100, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=16)
+net = torch.nn.Linear(8, 1)
+"""
+
+
+def trace_fit(folder: Path, code: str) -> TracedJob:
+    library = folder / "site-packages" / "fitter.py"
+    library.parent.mkdir()
+    library.write_text(FITTER, encoding="utf-8")
+    return trace_code(folder, BEGINNING + textwrap.dedent(code))
+
+
+def test_the_loops_of_a_library_count(tmp_path):
+    job = trace_fit(tmp_path, "Fitter(net, 5).fit(loader)")
+    assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.batch) == (7, 5, 16)
+    assert any("`range(self.epochs)` in line 10 of fitter.py" in note for note in job.notes)
+
+
+def test_a_loop_of_the_script_repeats_those_of_a_library(tmp_path):
+    job = trace_fit(tmp_path, "for rate in (0.1, 0.2, 0.3):\n    Fitter(net, 5).fit(loader)")
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (7, 15)
+
+
+def test_a_library_that_may_end_early_is_told(tmp_path):
+    job = trace_fit(tmp_path, "Fitter(net, 5, early=lambda epoch: epoch > 3).fit(loader)")
+    assert job.loop.epochs == 5
+    assert any("in line 10 of fitter.py may end early" in note for note in job.notes)
+
+
+def test_loops_of_a_library_around_an_optimizer_or_a_backward_pass_alone_do_not_count(tmp_path):
+    code = """
+    optimizer = OneForEach(net.parameters())
+    for epoch in range(3):
+        for x, y in loader:
+            backward_of((net(x) - y).square().mean())
+            optimizer.step()
+    """
+    job = trace_fit(tmp_path, code)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("agent", "environment", "length", "steps", "batch"),
+    [
+        ("PPO('MlpPolicy', env, n_steps=128, batch_size=64, n_epochs=3)", "CartPole-v1", 500, 4 * 3 * 2, 64),
+        ("A2C('MlpPolicy', env, n_steps=5)", "CartPole-v1", 501, 101, 5),
+        ("DQN('MlpPolicy', env, learning_starts=100, train_freq=4, batch_size=32)", "CartPole-v1", 500, 100, 32),
+        ("TD3('MlpPolicy', env, learning_starts=100, batch_size=32)", "Pendulum-v1", 300, 100, 32),
+    ],
+)
+def test_agents_of_stable_baselines_tell_their_steps(tmp_path, agent, environment, length, steps, batch):
+    name = agent.partition("(")[0]
+    code = f"""
+    import gymnasium
+    from stable_baselines3 import {name}
+    env = gymnasium.make("{environment}")
+    {name.lower()} = {agent}
+    {name.lower()}.learn(total_timesteps={length})
+    """
+    job = trace_code(tmp_path, code)
+    assert (job.loop.steps_per_epoch * job.loop.epochs, job.loop.batch) == (steps, batch)
