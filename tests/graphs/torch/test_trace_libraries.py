@@ -31,6 +31,17 @@ class Fitter:
         (self.net(x) - y).square().mean().backward()
         self.optimizer.step()
 
+class Runner(Fitter):
+    epoch = 0
+
+    def fit(self, loader):
+        while self.epoch < self.epochs and self.early is None:
+            self.run_epoch(loader)
+
+    def run_epoch(self, loader):
+        super().run_epoch(loader)
+        self.epoch += 1
+
 class OneForEach:
     def __init__(self, parameters):
         self.parts = [torch.optim.SGD([parameter], 0.1) for parameter in parameters]
@@ -48,7 +59,7 @@ BEGINNING = """
 import sys
 sys.path.insert(0, "site-packages")
 import torch
-from fitter import Fitter, OneForEach, backward_of
+from fitter import Fitter, OneForEach, Runner, backward_of
 data = torch.utils.data.TensorDataset(torch.rand(100, 8), torch.rand(100, 1))
 loader = torch.utils.data.DataLoader(data, batch_size=16)
 net = torch.nn.Linear(8, 1)
@@ -66,6 +77,11 @@ def test_the_loops_of_a_library_count(tmp_path):
     job = trace_fit(tmp_path, "Fitter(net, 5).fit(loader)")
     assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.batch) == (7, 5, 16)
     assert any("`range(self.epochs)` in line 10 of fitter.py" in note for note in job.notes)
+
+
+def test_a_counter_that_another_method_of_a_library_increments_counts(tmp_path):
+    job = trace_fit(tmp_path, "Runner(net, 5).fit(loader)")
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (7, 5)
 
 
 def test_a_loop_of_the_script_repeats_those_of_a_library(tmp_path):
@@ -111,3 +127,61 @@ def test_agents_of_stable_baselines_tell_their_steps(tmp_path, agent, environmen
     """
     job = trace_code(tmp_path, code)
     assert (job.loop.steps_per_epoch * job.loop.epochs, job.loop.batch) == (steps, batch)
+
+
+@pytest.mark.parametrize(
+    ("run", "steps"), [("max_epochs=3", (7, 3)), ("max_epochs=3, epoch_length=5", (5, 3)), ("max_iters=21", (7, 3))]
+)
+def test_an_engine_of_ignite_tells_its_epochs(tmp_path, run, steps):
+    code = f"""
+    import torch
+    from ignite.engine import Events, create_supervised_trainer
+    data = torch.utils.data.TensorDataset(torch.rand(100, 8), torch.rand(100, 1))
+    loader = torch.utils.data.DataLoader(data, batch_size=16)
+    net = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.Adam(net.parameters())
+    trainer = create_supervised_trainer(net, optimizer, torch.nn.MSELoss())
+    trainer.run(loader, {run})
+    """
+    job = trace_code(tmp_path, code)
+    assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.batch) == (*steps, 16)
+
+
+ULTRALYTICS = """
+import torch
+
+class BaseTrainer:
+    def __init__(self, args, loader):
+        self.args, self.train_loader, self.test_loader = args, loader, loader
+        self.batch_size, self.epochs, self.stop = loader.batch_size, 50, False
+
+    def train(self):
+        net = torch.nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        epoch = 0
+        while True:
+            for x, y in self.train_loader:
+                (net(x) - y).square().mean().backward()
+                optimizer.step()
+            epoch += 1
+            if self.stop or epoch >= self.epochs:
+                break
+"""
+
+
+def test_a_trainer_of_ultralytics_tells_its_epochs(tmp_path):
+    library = tmp_path / "site-packages" / "ultralytics"
+    library.mkdir(parents=True)
+    (library / "__init__.py").write_text(ULTRALYTICS, encoding="utf-8")
+    code = """
+    import sys
+    from types import SimpleNamespace
+    sys.path.insert(0, "site-packages")
+    import torch
+    from ultralytics import BaseTrainer
+    data = torch.utils.data.TensorDataset(torch.rand(100, 8), torch.rand(100, 1))
+    BaseTrainer(SimpleNamespace(nbs=64, val=True), torch.utils.data.DataLoader(data, batch_size=16)).train()
+    """
+    job = trace_code(tmp_path, code)
+    assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.evaluation_batches_per_epoch) == (7, 50, 7)
+    assert any("one every 4 batches" in note for note in job.notes)

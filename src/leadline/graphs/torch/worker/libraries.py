@@ -22,7 +22,7 @@ FRAMEWORKS = (
 """Packages with training loops of their own, which may lie on ``PYTHONPATH`` without any metadata."""
 WITHOUT_LOOPS = {
     "accelerate", "deepspeed", "ignite", "keras", "lightning", "lightning_fabric", "pytorch_lightning",
-    "stable_baselines3", "torch", "transformers",
+    "stable_baselines3", "torch", "transformers", "ultralytics",
 }  # fmt: skip
 """Packages whose loops are not those of a script: their trainers tell their settings, or they only wrap a step."""
 _preloaded: Set[str] = set()

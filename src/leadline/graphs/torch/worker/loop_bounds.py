@@ -169,7 +169,10 @@ def counted_passes(loop: ast.While, counter: str, frame: Any) -> CountedPasses:
             return CountedPasses()
         nodes: List[Any] = list(ast.walk(loop))
         line = frame.f_lineno
-        change = next(node.lineno for node in nodes if counter in map(target_name, _targets(node)))
+        changes = [node.lineno for node in nodes if counter in map(target_name, _targets(node))]
+        if not changes:  # a method that the loop calls counts, as at the end of an epoch
+            return CountedPasses(int((value - counted[1]) // counted[2]), loop.lineno)
+        change = changes[0]
         holders = [node for node in nodes if isinstance(node, (ast.For, ast.While)) and _is_around(node, change)]
         tests = [node.test for node in nodes if isinstance(node, ast.If) and holds_line(node.body, line)]
         parts: List[Any] = [part for test in tests for part in ast.walk(test)]
@@ -231,6 +234,9 @@ def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, floa
             return None if counted is None else (counted[0], counted[1] + offset, counted[2])
         nodes: List[Any] = list(ast.walk(loop))
         changes = [node for node in nodes if name in map(target_name, _targets(node))]
+        if not changes and name.startswith("self."):
+            nodes = _called_methods(loop, frame)
+            changes = [node for node in nodes if name in map(target_name, _targets(node))]
         increments = [evaluate(_added(node, name), frame) for node in changes]
         if not changes or not all(map(is_count, increments)):
             return None
@@ -242,6 +248,22 @@ def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, floa
         return bool(around), _first_value(name, loop, frame), increments[0]
     except UnreadableExpression:
         return None
+
+
+def _called_methods(loop: Any, frame: Any) -> List[Any]:
+    """Return the nodes of the methods that a loop calls of its own object, which are in the same file."""
+    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    called = {called_name(call) for call in calls if target_name(call.func).startswith("self.")}
+    tree = parse_file(frame.f_code.co_filename)
+    methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if tree is not None else []
+    around = [kind for kind in ast.walk(tree) if isinstance(kind, ast.ClassDef)] if tree is not None else []
+    owner = next((kind for kind in around if _is_around(kind, loop.lineno)), None)
+    return [
+        node
+        for method in methods
+        if method.name in called and owner and method in owner.body
+        for node in ast.walk(method)
+    ]
 
 
 def varying_increment(loop: Any, counter: str, frame: Any) -> str:

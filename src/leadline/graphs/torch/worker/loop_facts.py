@@ -158,6 +158,7 @@ def _epoch_length(
     if framework:
         epochs, limit = observed.framework.get("epochs"), observed.framework.get("max_steps")
         notes.append(f"epochs and accumulation are the settings of the {framework}")
+        notes += filter(None, [observed.framework.get("note")])
         per_epoch, epochs = _apply_step_limit(per_epoch, epochs, limit)
         return per_epoch, _repeated(observed.around, epochs, notes)
     loops = step.loops if step else []

@@ -9,7 +9,9 @@ from leadline.graphs.torch.worker.later_loops import later_training
 from leadline.graphs.torch.worker.loop_roles import same_loop, split_loops
 from leadline.graphs.torch.worker.loops import EnclosingLoop, FrameKey, enclosing_loops
 
-FRAMEWORKS = ("keras", "lightning", "pytorch_lightning", "stable_baselines3", "transformers")
+FRAMEWORKS = (
+    "ignite", "keras", "lightning", "pytorch_lightning", "stable_baselines3", "transformers", "ultralytics",
+)  # fmt: skip
 """Packages whose own loop makes the steps."""
 
 

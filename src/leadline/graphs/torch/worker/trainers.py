@@ -1,4 +1,4 @@
-"""Settings of the trainers whose own loop makes the steps: Hugging Face, Lightning and Stable-Baselines3."""
+"""Settings of the trainers whose own loop makes the steps: Hugging Face, Lightning, Ignite, Ultralytics, agents."""
 
 import math
 from typing import Any, Dict, Optional, Tuple
@@ -24,6 +24,10 @@ def _running_trainer(frame: Any) -> Tuple[str, Any]:
         for name in ("OnPolicyAlgorithm", "OffPolicyAlgorithm"):
             if _is_a(owner, "stable_baselines3", name) and frame.f_code.co_name == "learn":
                 return name, owner
+        if _is_a(owner, "ignite", "Engine"):
+            return "ignite", owner
+        if _is_a(owner, "ultralytics", "BaseTrainer"):
+            return "ultralytics", owner
         frame = frame.f_back
     return "", None
 
@@ -111,11 +115,32 @@ def _lightning_settings(trainer: Any) -> Dict[str, Any]:
     }
 
 
+def _ignite_settings(engine: Any) -> Dict[str, Any]:
+    state = engine.state
+    limited = {"steps_per_epoch": state.epoch_length} if isinstance(state.epoch_length, int) else {}
+    limit = getattr(state, "max_iters", None)
+    return {**limited, "framework": "Ignite engine", "epochs": state.max_epochs, "max_steps": limit}
+
+
+def _ultralytics_settings(trainer: Any) -> Dict[str, Any]:
+    batches, period = len(trainer.train_loader), max(1, round(trainer.args.nbs / trainer.batch_size))
+    note = f"each batch is counted as a step: after its warm-up the trainer makes one every {period} batches"
+    return {
+        "framework": "Ultralytics trainer",
+        "epochs": trainer.epochs,
+        "steps_per_epoch": batches,
+        "accumulation": 1,
+        "evaluation_batches": len(trainer.test_loader) if trainer.args.val else 0,
+        "note": note if period > 1 else "",
+    }
+
+
 def _on_policy_settings(agent: Any) -> Dict[str, Any]:
     """Return the settings of an agent of Stable-Baselines3 that trains on each rollout, such as PPO."""
     rollout = agent.n_steps * agent.n_envs
     batch = getattr(agent, "batch_size", rollout)
-    passes = getattr(agent, "n_epochs", 1) * math.ceil(rollout / batch)
+    rounds = getattr(agent, "n_critic_updates", getattr(agent, "n_epochs", 1))  # those of TRPO, and those of PPO
+    passes = rounds * math.ceil(rollout / batch)
     return {**_agent_settings(batch), "steps_per_epoch": passes, "epochs": math.ceil(_timesteps(agent) / rollout)}
 
 
@@ -141,6 +166,8 @@ def _agent_settings(batch: int) -> Dict[str, Any]:
 SETTINGS = {
     "transformers": _transformers_settings,
     "lightning": _lightning_settings,
+    "ignite": _ignite_settings,
+    "ultralytics": _ultralytics_settings,
     "OnPolicyAlgorithm": _on_policy_settings,
     "OffPolicyAlgorithm": _off_policy_settings,
 }
