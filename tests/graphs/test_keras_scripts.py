@@ -1,16 +1,14 @@
 """Keras scripts are traced by their backend, and ``fit`` gives the loop."""
 
-import importlib.util
 import sys
 
 import pytest
 
+from leadline.core.errors import Untraceable
 from leadline.core.graph import OpKind, Stage
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.graphs.scripts import trace_script
 from tests.support.forked_python import run_forked
-
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras")
 
 FIT = """
 import os
@@ -36,7 +34,6 @@ model.fit(x, y, batch_size=100)
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_calls_of_fit_in_a_loop_are_epochs_and_a_later_one_is_a_note(tmp_path, backend):
-    pytest.importorskip(backend)
     job = trace(tmp_path, FIT.format(backend=backend).split("model.fit")[0] + AGAIN)
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (5, 4 * 3 * 2)
     assert any("trains again in line" in note for note in job.notes)
@@ -44,7 +41,6 @@ def test_calls_of_fit_in_a_loop_are_epochs_and_a_later_one_is_a_note(tmp_path, b
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_fit_gives_its_step_and_its_loop(tmp_path, backend):
-    pytest.importorskip(backend)
     job = trace(tmp_path, FIT.format(backend=backend))
     products = sum(op.flops * op.count for op in job.step.ops if op.kind is OpKind.GEMM)
     # Two layers forward, their weights' gradients, and the gradient of the hidden layer.
@@ -54,6 +50,15 @@ def test_fit_gives_its_step_and_its_loop(tmp_path, backend):
     assert job.loop.optimizer == "adam"
     # Without the optimizer's slots, and what counts its steps and measures the loss.
     assert job.step.parameters == 784 * 2048 + 2048 + 2048 * 10 + 10
+
+
+def test_a_layer_that_keras_does_not_compile_is_named(tmp_path):
+    code = FIT.format(backend="jax").replace("np.ones((1000, 784)", "np.ones((1000, 28, 28, 1)")
+    code = code.replace("keras.Input((784,))", "keras.Input((28, 28, 1)), layers.RandomZoom(0.1), layers.Flatten()")
+    with pytest.raises(
+        Untraceable, match=r"without jax\.jit, since JAX cannot compile RandomZoom: apply that to the data"
+    ):
+        trace(tmp_path, code)
 
 
 def trace(folder, code):

@@ -63,6 +63,22 @@ def test_files_beside_the_script_count_and_circles_end(tmp_path):
     assert script_framework(module, tmp_path) == "jax"
 
 
+@pytest.mark.parametrize(("backend", "framework"), [(None, "torch"), ("jax", "jax"), ("pytorch", "torch")])
+def test_packages_on_the_path_count_and_a_variable_chooses_their_backend(tmp_path, monkeypatch, backend, framework):
+    package = tmp_path / "agents"
+    (package / "scripts").mkdir(parents=True)
+    (package / "learner.py").write_text("import jax\n")
+    (package / "scripts" / "run.py").write_text("from agents import learner\n")
+    command = PythonCommand("python", "agents/scripts/run.py")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path.parent)
+    assert script_framework(command, tmp_path) == "jax"
+    (package / "learner.py").write_text("import jax, torch\ndef update(loss):\n    loss.backward()\n")
+    if backend is not None:
+        monkeypatch.setenv("AGENTS_BACKEND", backend)
+    assert script_framework(command, tmp_path) == framework
+
+
 def test_tensorflow_is_refused_with_the_way_on(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import tensorflow as tf")

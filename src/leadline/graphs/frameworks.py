@@ -3,7 +3,7 @@
 import ast
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput
@@ -17,23 +17,32 @@ MOST_BYTES = 2**21
 MOST_FILES = 200
 """Files of a script's own that are read to find its framework."""
 BACKEND = "KERAS_BACKEND"
+INSTALLED = {"site-packages", "dist-packages"}
 
 
 def script_framework(command: PythonCommand, cwd: Path | None = None) -> str:
     """Return the framework that a script trains with: ``torch``, ``jax`` or ``tensorflow``.
 
-    The imports of the script and of the files beside it decide, without running them. PyTorch decides where it calls
-    ``backward``, as JAX scripts load data with it. Keras trains with its backend.
+    The imports of the script decide, and of the files that it imports from its folder, the current one or
+    ``PYTHONPATH``, without running them. PyTorch decides where it calls ``backward``, as JAX scripts load data with it.
+    A variable such as ``DDE_BACKEND`` decides for a package that has several. Keras trains with its backend.
     """
-    folder = (cwd or Path.cwd()) if command.is_module else (cwd or Path()) / Path(command.target).parent
+    here = cwd or Path.cwd()
+    folder = here if command.is_module else (cwd or Path()) / Path(command.target).parent
+    environment = {**os.environ, **dict(command.variables)}
+    places = [Path(here, place) for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
+    folders = [folder, here, *(place for place in places if INSTALLED.isdisjoint(place.parts))]
     first = _module_file(folder, command.target) if command.is_module else folder / Path(command.target).name
-    trees = list(_own_trees(first, folder)) if first else []
+    trees = list(_own_trees(first, folders)) if first else []
     nodes = [node for tree in trees for node in ast.walk(tree)]
     packages = {name.partition(".")[0] for node in nodes for name in imported_modules(node)}
     if "keras" in packages:
-        backend = _keras_backend(nodes, {**os.environ, **dict(command.variables)})
+        backend = _keras_backend(nodes, environment)
         if backend != "tensorflow" or not packages & {*JAX, "torch"}:
             return backend
+    chosen = {value.lower() for name, value in environment.items() if name.endswith("_BACKEND") and name != BACKEND}
+    if packages & JAX and "torch" in packages and chosen & {"jax", "torch", "pytorch"}:
+        return "jax" if "jax" in chosen else "torch"
     calls_backward = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in nodes)
     if packages & JAX and not ("torch" in packages and calls_backward):
         return "jax"
@@ -50,8 +59,8 @@ def imported_modules(node: ast.AST) -> list[str]:
     return []
 
 
-def _own_trees(first: Path, folder: Path) -> Iterator[ast.Module]:
-    """Yield the syntax trees of a script and of the modules in its folder that it imports, one after the other."""
+def _own_trees(first: Path, folders: Sequence[Path]) -> Iterator[ast.Module]:
+    """Yield the syntax trees of a script and of the modules in ``folders`` that it imports, one after the other."""
     waiting, read = [first], set[Path]()
     while waiting and len(read) < MOST_FILES:
         file = waiting.pop()
@@ -64,9 +73,9 @@ def _own_trees(first: Path, folder: Path) -> Iterator[ast.Module]:
             continue  # the run itself reports what is wrong with the file
         yield tree
         for name in (name for node in ast.walk(tree) for name in imported_modules(node)):
-            base = file.parent if name.startswith(".") else folder
-            if beside := _module_file(base, name.lstrip(".")):
-                waiting.append(beside)
+            bases = [file.parent] if name.startswith(".") else folders
+            found = (_module_file(base, name.lstrip(".")) for base in bases)
+            waiting += [path for path in found if path is not None][:1]
 
 
 def _module_file(folder: Path, name: str) -> Path | None:

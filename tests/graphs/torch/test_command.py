@@ -117,3 +117,9 @@ def test_a_number_that_no_launcher_takes_is_named() -> None:
 def test_a_wrong_number_of_processes_is_named(count) -> None:
     with pytest.raises(InvalidInput, match="--nproc_per_node is '"):
         parse_command(("torchrun", f"--nproc_per_node={count}", "train.py"))
+
+
+@pytest.mark.parametrize(("switches", "level"), [("-O", "1"), ("-u -OO", "2"), ("-uO", "1")])
+def test_assertions_are_off_where_the_command_turns_them_off(switches: str, level: str) -> None:
+    command = parse_command(("python", *switches.split(), "train.py", "-O"))
+    assert (command.target, command.argv, command.variables) == ("train.py", ("-O",), (("PYTHONOPTIMIZE", level),))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from leadline.core.graph import OpKind
 from tests.support.traced_script import trace_code
 
 SCRIPT = """
@@ -71,3 +72,45 @@ for i in range(20):
 
 def test_a_model_that_swaps_the_axes_before_its_attention_takes_the_batch_first(tmp_path: Path) -> None:
     assert trace_code(tmp_path, SWAPPED).loop.batch == 6
+
+
+@pytest.mark.parametrize("sample", ["Graph(5 + n)", "'a' * (5 + n)", "{'features': torch.rand(5 + n, 4)}"])
+def test_a_list_of_objects_is_as_many_samples(tmp_path: Path, sample: str) -> None:
+    code = f"""
+    import torch
+
+    class Graph:
+        def __init__(self, nodes):
+            self.features = torch.rand(nodes, 4)
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def forward(self, samples):
+            return self.layer(torch.rand(20 + len(samples), 4))
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(9):
+        model([{sample} for n in range(6)]).sum().backward()
+        optimizer.step()
+    """
+    assert trace_code(tmp_path, code).loop.batch == 6
+
+
+def test_a_step_has_a_full_batch_where_an_epoch_ends_with_a_smaller_one(tmp_path: Path) -> None:
+    code = """
+    import torch
+    data = torch.utils.data.TensorDataset(torch.rand(80, 64), torch.rand(80, 1))
+    loader = torch.utils.data.DataLoader(data, 32)
+    model = torch.nn.Linear(64, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for epoch in range(4):
+        for x, y in loader:
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+    """
+    job = trace_code(tmp_path, code)
+    assert sum(op.flops for op in job.step.ops if op.kind is OpKind.GEMM) == 2 * 2 * 32 * 64

@@ -24,6 +24,17 @@ for step in range(9):
 """
 
 WRITERS = {
+    "a database": """
+        import sqlite3
+        os.makedirs("runs/first")
+        for number in range(2):
+            log = sqlite3.connect("runs/first/log.db")
+            log.execute("CREATE TABLE IF NOT EXISTS losses (step INTEGER)")
+            log.execute("INSERT INTO losses VALUES (1)")
+            log.commit()
+            assert log.execute("SELECT count(*) FROM losses").fetchone() == (number + 1,)
+            log.close()
+    """,
     "tables": """
         import numpy as np
         with open("table.csv", "w") as file:

@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput, Untraceable
@@ -273,6 +273,13 @@ def _number_of(options: Sequence[str], *names: str, of: str = "") -> int | None:
 
 
 def _parse_python(python: str, arguments: list[str]) -> PythonCommand:
+    command = _read_target(python, arguments)
+    switches = takewhile(lambda word: word.startswith("-") and word != "-m", arguments)
+    level = sum(word.count("O") for word in switches if not word.startswith("--"))
+    return replace(command, variables=(*command.variables, ("PYTHONOPTIMIZE", str(level)))) if level else command
+
+
+def _read_target(python: str, arguments: list[str]) -> PythonCommand:
     while arguments and arguments[0].startswith("-") and arguments[0] != "-m":
         if arguments[0] == "-c":
             raise Untraceable("code given with -c has no file to trace: put it in a script")

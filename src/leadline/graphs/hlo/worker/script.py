@@ -12,7 +12,7 @@ from typing import Any, Dict, List
 
 from leadline.graphs.torch.worker import scratch
 from leadline.graphs.torch.worker.confinement import Confinement
-from leadline.graphs.torch.worker.keras_fit import fit_settings
+from leadline.graphs.torch.worker.keras_fit import fit_settings, uncompiled_layers
 from leadline.graphs.torch.worker.later_loops import later_training
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
@@ -33,6 +33,10 @@ STEPS = 8
 """Calls of the step after which a script ends. One is lowered, the others show the loop and the loading time."""
 EXTRA_S = 10.0
 """Seconds after the third step in which the others must be called."""
+UNCOMPILED = (
+    "Keras trains without jax.jit, since JAX cannot compile {layers}: "
+    "apply that to the data before fit, or use the PyTorch backend (KERAS_BACKEND=torch)"
+)
 GRADIENTS_OUTSIDE = (
     "the script takes gradients outside of jax.jit, where JAX runs each operation by itself: "
     "wrap the training step, as in step = jax.jit(step)"
@@ -95,6 +99,8 @@ class StepWatch:
         )
         self.gradients = gradients.GradientWatch(self._take_gradient)
         self.gradients_outside = 0
+        self.uncompiled: List[str] = []
+        """Layers of Keras that keep it from compiling its step."""
         self.session = session
         self.loop = LoopObservations(script)
         self.programs: Dict[Any, Any] = {}
@@ -163,6 +169,9 @@ class StepWatch:
         if self._is_lowering or not self._jitted.is_outside():
             return
         self.gradients_outside += 1
+        self.uncompiled = uncompiled_layers(inspect.currentframe())
+        if self.uncompiled:
+            raise StopTrace
         if self.gradients_outside >= STEPS and not any(program.trains for program in self.programs.values()):
             raise StopTrace
 
@@ -185,6 +194,8 @@ class StepWatch:
     def answer(self) -> Dict[str, Any]:
         """Return the module of the step with the facts of its loop, or why there is none."""
         main = max(self.programs.values(), key=lambda program: (program.trains, program.flops), default=None)
+        if self.uncompiled:
+            return {"failure": {"reason": UNCOMPILED.format(layers=", ".join(self.uncompiled))}}
         if self.gradients_outside:
             if main is None or not main.trains:
                 return {"failure": {"reason": GRADIENTS_OUTSIDE}}

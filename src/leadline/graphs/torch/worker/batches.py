@@ -51,6 +51,11 @@ class BatchPlanner:
         return any(len(set(shapes)) > 1 for shapes in self._shapes.values())
 
     @property
+    def is_partial(self) -> bool:
+        """Return whether the last batch of a loader has fewer samples than others, as at the end of an epoch."""
+        return not self.sizes_differ and any(sizes[-1] < max(sizes) for sizes in self._sizes.values())
+
+    @property
     def is_planning(self) -> bool:
         """Return whether the next batches are planned."""
         return self._loader is not None

@@ -182,7 +182,7 @@ VALUE_OPS = VIEWS | {"max", "min", "amax", "amin", "sum", "any", "all", "eq", "n
 ARITHMETIC = {
     "add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "neg", "floor", "ceil", "round", "clamp",
     "clamp_min", "clamp_max", "maximum", "minimum", "cumsum", "sort", "argsort", "flip", "index", "index_select", "cat",
-    "stack", "_to_copy",
+    "stack", "_to_copy", "arange", "linspace", "eye",
 }  # fmt: skip
 """Ops on few known numbers of any type whose result is computed, such as the lengths after a strided convolution."""
 OPTIONS = {"alpha", "rounding_mode", "dtype", "dim", "descending", "stable"}

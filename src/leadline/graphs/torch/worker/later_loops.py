@@ -14,12 +14,16 @@ def later_training(folder: str, step: str = "backward", within: Any = None) -> s
     ``within`` is a frame of the script that calls a framework's loop: then it is a call like the current one.
     """
     names: Set[str] = {step}
-    for frame in user_frames(folder, within):
+    frames = list(user_frames(folder, within))
+    for number, frame in enumerate(frames):
         tree = parse_file(frame.f_code.co_filename)
         if tree is None:
             continue
         scope, line = scope_of(tree, frame), frame.f_lineno
         loops = loops_around(scope, line)
+        if not loops and any(map(loops_of, frames[number + 1 :])):
+            names.add(frame.f_code.co_name)  # the rest of this function is within a loop of its callers
+            continue
         end = max([line, *[loop.end_lineno or 0 for loop in loops]])
         calls = [node for node in _reachable(scope, line) if isinstance(node, ast.Call)]
         calls = [call for call in calls if call.lineno > end]

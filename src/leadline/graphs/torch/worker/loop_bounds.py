@@ -82,6 +82,24 @@ def steps_at_end(loop: Any, scope: Any, line: int) -> bool:
     return any(ast.dump(call.func) in steps for node in plain for call in _step_calls(node))
 
 
+def counts_on(loop: Any, scope: Any, line: int) -> bool:
+    """Return whether the condition of a step at ``line`` counts the passes of a loop on when ``scope`` runs it again.
+
+    It names the epoch, or a counter that nothing in ``scope`` sets back.
+    """
+    tests = [node.test for node in ast.walk(loop) if isinstance(node, ast.If) and holds_line(node.body, line)]
+    parts: List[Any] = [part for test in tests for part in ast.walk(test)]
+    counted = [node for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
+               for node in ast.walk(part.left)]  # fmt: skip
+    names = {target_name(node) for node in counted} - {""}
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Assign) and not names.isdisjoint(map(target_name, node.targets)):
+            names |= {target_name(part) for part in ast.walk(node.value)} - {""}
+    added = {target_name(node.target) for node in ast.walk(loop) if isinstance(node, ast.AugAssign)}
+    reset = {target_name(target) for node in ast.walk(scope) for target in getattr(node, "targets", [])}
+    return any("epoch" in name for name in names) or not (names & added) <= reset
+
+
 def holds_line(statements: List[Any], line: int) -> bool:
     """Return whether a line is one of these consecutive statements."""
     return bool(statements) and statements[0].lineno <= line <= (statements[-1].end_lineno or line)
@@ -136,6 +154,8 @@ def passes_before(loop: Any, frame: Any) -> Optional[int]:
     if not isinstance(loop, ast.For):
         return None
     name = target_name(loop.target)
+    if sum(isinstance(node, ast.Name) and node.id == name for node in ast.walk(loop.target)) > 1:
+        return None  # as of `_`, a counter and a part of the batch
     parts: List[Any] = [node for statement in loop.body for node in ast.walk(statement)]
     targets = [[node.target] if isinstance(node, ast.For) else getattr(node, "targets", []) for node in parts]
     if any(name in map(target_name, each) for each in targets):

@@ -3,6 +3,7 @@
 import math
 import operator
 import os
+import statistics
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
@@ -94,7 +95,7 @@ def _accumulation(observed: LoopObservations, notes: List[str]) -> int:
     counts = [step.backward for step in observed.steps[1:] or observed.steps if step.backward]
     # All passes of a library's loop come from one line of the script, those of several losses on one batch too.
     batches = [step.batches for step in observed.steps]
-    repeated = max(counts, default=1)
+    repeated = statistics.median_high(counts or [1])  # the first step of an epoch may have more, the last one fewer
     return min(repeated, max(map(operator.sub, batches[1:], batches), default=0) or repeated)
 
 
@@ -115,8 +116,15 @@ def _weight_precision(observed: LoopObservations) -> Optional[str]:
     if dtype is None:
         return None
     if dtype == torch.float32:
-        return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+        return "fp32" if _is_full_precision() else "tf32"
     return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype)
+
+
+def _is_full_precision() -> bool:
+    try:
+        return bool(torch.get_float32_matmul_precision() == "highest")
+    except RuntimeError:  # set by the newer interface, since 2.9
+        return bool(torch.backends.cuda.matmul.fp32_precision != "tf32")
 
 
 def _loader_facts(observed: LoopObservations, loader: Any, notes: List[str]) -> Dict[str, Any]:
@@ -171,6 +179,8 @@ def _epoch_length(
         notes.append(f"{counted} steps are read from {limit_loop.place}{assumed}")
         return _apply_step_limit(per_epoch, None, counted)
     per_epoch, epochs = _passes(observed, step, outer, inner, per_epoch, batches, accumulation, notes)
+    if accumulation > 1 and per_epoch is not None and epochs is not None and batches and loops[-1].counts_on:
+        return _apply_step_limit(per_epoch, None, int(batches * epochs / accumulation))
     limit = min((loop.limit for loop in loops if loop.limit is not None), default=None)
     if limit is not None and (per_epoch is None or epochs is None or per_epoch * epochs > limit):
         assumed = ", assuming that it counts steps of the optimizer" if accumulation > 1 else ""

@@ -96,8 +96,8 @@ def _record_batch(watch: LoopObservations, batch: Any, iterator: Any) -> None:
         watch.first_batch[key] = _batch_size_and_bytes(batch)
     if is_training:
         watch.current = loader
-        watch.batch_count += 1
-        if watch.batch_count <= WATCHED_STEPS and reads_endlessly(next(user_frames(watch.folder), None)):
+        watch.drawn[key] += 1
+        if watch.drawn[key] <= WATCHED_STEPS and reads_endlessly(next(user_frames(watch.folder), None)):
             watch.endless.add(key)
     elif not (watch.step_count or watch.backward_count):  # inference, or a check before training
         watch.inferring = loader
@@ -219,20 +219,27 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> bool:
     """Record the batch of a module from its inputs. False if they hold no tensor with dimensions."""
     tensor = next((element for element in batch_tensors(args) if element.dim()), None)
     parameters = sum(element.numel() for element in module.parameters())
-    if tensor is None:
+    samples = args[0] if args and isinstance(args[0], (list, tuple)) and all(map(_is_sample, args[0])) else []
+    if tensor is None and not samples:
         return False
     if watch.forward is not None and watch.forward["parameters"] > parameters:
         return True
-    batch_first = [element.batch_first for element in module.modules() if isinstance(element, SEQUENCE_LAYERS)]
-    images = args[0] if args and isinstance(args[0], (list, tuple)) else []
-    if images and all(isinstance(image, torch.Tensor) and image.dim() == 3 for image in images):
-        watch.forward = {"parameters": parameters, "batch": len(images), "module": type(module).__name__}
+    if samples or tensor is None:
+        watch.forward = {"parameters": parameters, "batch": len(samples), "module": type(module).__name__}
         return True
+    batch_first = [element.batch_first for element in module.modules() if isinstance(element, SEQUENCE_LAYERS)]
     batch_axis = 1 if batch_first and not any(batch_first) and tensor.dim() > 1 else 0
     sizes = tuple(map(int, tensor.shape))
     watch.forward = {"parameters": parameters, "batch": sizes[batch_axis], "module": type(module).__name__}
     watch.forward["first"] = sizes[0] if batch_axis else None
     return True
+
+
+def _is_sample(element: Any) -> bool:
+    """Return whether an element of a list is a sample of its own: an image, a text, or an object such as a graph."""
+    if isinstance(element, torch.Tensor):
+        return bool(element.dim() == 3)
+    return not isinstance(element, (list, tuple, int, float, type(None))) and not hasattr(element, "shape")
 
 
 def _correct_batch(forward: Dict[str, Any], layer: Any, args: Any) -> None:

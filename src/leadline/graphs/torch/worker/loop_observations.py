@@ -51,7 +51,9 @@ class LoopObservations:
         """Loaders that a generator of the script reads again and again."""
         self.step_count = 0
         self.updates: List[WatchedStep] = []
-        self.backward_count = self.batch_count = 0
+        self.backward_count = 0
+        self.drawn: "collections.Counter[int]" = collections.Counter()
+        """Training batches of each loader."""
         self.backward_lines: "collections.Counter[str]" = collections.Counter()
         self.trained_at: Dict[FrameKey, int] = {}
         """Frames of libraries around the last backward pass, and their lines."""
@@ -79,6 +81,11 @@ class LoopObservations:
         if caller is not None:
             self.around = enclosing_loops(self.folder, caller)
             self.later = later_training(self.folder, within=caller)
+
+    @property
+    def batch_count(self) -> int:
+        """The training batches so far. Those that several loaders give at the same time are one."""
+        return max(self.drawn.values(), default=0)
 
     @property
     def folder(self) -> str:

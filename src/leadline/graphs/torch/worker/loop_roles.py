@@ -22,7 +22,8 @@ def split_loops(
     if loader is not None:
         others = [i for i, loop in enumerate(loops) if loop.is_for and not _is_over_parts(loop)]
         places = [i for i, loop in enumerate(loops) if loop.iterable is loader] or others
-        if places:
+        draws = loops and not loops[-1].is_for and "next" in loops[-1].names
+        if places and not (draws and places[-1] < len(loops) - 1 and loops[places[-1]].iterable is not loader):
             return loops[: places[-1]], loops[places[-1]], None
         if loops and advances:
             return loops[:-1], loops[-1]._replace(is_drawing=True), None

@@ -27,6 +27,7 @@ from leadline.graphs.torch.worker.loop_bounds import (
     CountedPasses,
     break_bound,
     counted_passes,
+    counts_on,
     outlives_loop,
     passes_before,
     steps_at_end,
@@ -68,7 +69,7 @@ class EnclosingLoop(NamedTuple):
     increment: str = ""
     """What a counter goes up by, of which only the current value is known."""
     names: FrozenSet[str] = frozenset()
-    """Names and attributes that a ``for`` loop reads."""
+    """Names and attributes that the loop reads."""
     limit: Optional[int] = None
     is_drawing: bool = False
     """Each pass draws a batch with ``next``."""
@@ -78,6 +79,8 @@ class EnclosingLoop(NamedTuple):
     """What the counter of a ``while`` loop counts."""
     steps_at_end: bool = False
     """The end of the loop makes a step from what accumulated since the last whole one."""
+    counts_on: bool = False
+    """What accumulates at the end of the loop is part of the first step when it runs again."""
     library: str = ""
     """File of the library that has the loop."""
 
@@ -114,7 +117,8 @@ def enclosing_loops(
         if nodes:  # the scope of the innermost loop is the rest of the one around it
             around_last = nodes[-2] if len(nodes) > 1 else scope
             is_flushed = steps_at_end(nodes[-1], around_last, frame.f_lineno)
-            described[-1] = described[-1]._replace(steps_at_end=is_flushed)
+            goes_on = counts_on(nodes[-1], around_last, frame.f_lineno)
+            described[-1] = described[-1]._replace(steps_at_end=is_flushed, counts_on=goes_on)
         if caller is not None:
             described = [_varying_argument(*pair, frame, caller, around) for pair in zip(described, nodes)]  # noqa: B905
         loops += _join_varying(nodes, described, frame)
@@ -229,7 +233,8 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         counted = counted_passes(node, counter, frame)
         loop = EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
         increment = varying_increment(node, counter, frame)
-        return loop._replace(position=counted.before, counted=counted, increment=increment, may_skip=may_skip)
+        loop = loop._replace(position=counted.before, counted=counted, increment=increment, may_skip=may_skip)
+        return loop._replace(names=names_read(node.body))
     iterable, count = iterations(node, frame)
     if not set(assigned_names(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
         iterable, count = _begun.setdefault((id(frame), frame.f_code, node.lineno), (iterable, count))

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import sys
 import types
 from typing import Any, Dict, List, Optional, Set, Tuple
@@ -64,6 +65,7 @@ class StepWatcher:
         self.evaluated = self.evaluation_batches = self.late = 0
         self.ended = self.called_between = False
         """The training loader gave no more batch, and a module was called after that."""
+        self.read = 0
         self.loads: Dict[str, List[MeasuredLoad]] = {name: [] for name in (TRAINING, EVALUATION, INFERENCE)}
         self.step_loads: List[int] = []
         """Training batches that were loaded when each step ended."""
@@ -84,6 +86,7 @@ class StepWatcher:
     def _add_optimizer(self, _: Any, optimizer: Any, *__: Any, **___: Any) -> None:
         self.optimizers.append(optimizer)
         if not self.backwards:
+            gc.collect()  # copies that only counted the operations of a model may lie in cycles
             self.recorder.cut()  # the first step is without what built the model
 
     def finish(self, *, ended: bool) -> Optional[TraceWindow]:
@@ -146,11 +149,13 @@ class StepWatcher:
         self.step_loads.append(len(self.loads[TRAINING]))
         self.work.end_step(self._loaded_s(TRAINING), loop_hooks.step_periods())
         self.closed += 1
+        read, self.read = self.read, len(self.loads[INFERENCE])
+        is_pure = self.read == read and not self.batches.is_partial  # no evaluation came before the step
         if count == 1:
             # Steps that ended before this optimizer joined were only a part.
             self.first, self.steady = window if self.closed == 1 else None, None
-        elif self.closed > 1:  # otherwise it spans two steps of an optimizer that may not be the only one
-            self.steady = window
+        elif self.closed > 1 and (self.steady is None or is_pure):
+            self.steady = window  # the first one spans two steps of an optimizer that may not be the only one
         if count >= STEPS and not waiting:
             if self.batches.sizes_differ:
                 self.batches.plan_after(count)
