@@ -110,3 +110,32 @@ for epoch in Epochs():
 """
     job = trace(tmp_path, loop)
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (5, None)
+
+
+def test_epochs_that_a_function_calculates_from_its_argument_may_vary(tmp_path):
+    loop = """
+def train(most):
+    epochs = most // len(loader) + 1
+    for epoch in range(epochs):
+        for x, _ in loader:
+            step(first, optimizers[0], x)
+for rate, last in [(0.1, 20), (0.2, 50)]:
+    train(last)
+"""
+    job = trace(tmp_path, loop)
+    assert any("assumed to be as long in each pass of `[(0.1, 20), (0.2, 50)]`" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(("later", "trains"), [("run(other, False)", False), ("run(other, train=True)", True)])
+def test_a_later_call_that_only_evaluates_is_no_training(tmp_path, later, trains):
+    loop = f"""
+def run(batches, train):
+    for x, _ in batches:
+        if train:
+            step(first, optimizers[0], x)
+for epoch in range(9):
+    run(loader, train=True)
+{later}
+"""
+    job = trace(tmp_path, loop)
+    assert any("trains again" in note for note in job.notes) == trains

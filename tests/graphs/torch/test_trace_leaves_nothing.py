@@ -5,8 +5,10 @@ import os
 import shlex
 import sys
 import textwrap
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from leadline.core.errors import Untraceable
@@ -24,6 +26,13 @@ for step in range(9):
 """
 
 WRITERS = {
+    "arrays": """
+        import h5py, numpy as np
+        os.makedirs("cache")
+        with h5py.File("cache/first.hdf5", "w") as file:
+            file["x"] = np.ones(3)
+        assert [1, 1, 1] == h5py.File("cache/first.hdf5")["x"][:].tolist()
+    """,
     "a database": """
         import sqlite3
         os.makedirs("runs/first")
@@ -223,3 +232,24 @@ def _trace(folder: Path) -> TracedJob:
     words = (sys.executable, str(folder / "train.py"))
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
     return trace_command(workload, runner=run_forked, cwd=folder)
+
+
+def test_a_trace_ends_when_leadline_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("while True:\n    pass\n", encoding="utf-8")
+    code = f"""
+    from leadline.core.workload import ModelKind, ModelSource, Workload
+    from leadline.execution.processes import run_process
+    from leadline.graphs.torch import trace
+    words = ({sys.executable!r}, "train.py")
+    trace.trace_command(Workload(ModelSource(ModelKind.COMMAND, "", words)), runner=run_process)
+    """
+    leadline = psutil.Popen([sys.executable, "-c", textwrap.dedent(code)], cwd=tmp_path)
+    workers: list[psutil.Process] = []
+    while leadline.poll() is None and sum(worker.cpu_times().user > 1 for worker in workers) == 0:
+        time.sleep(0.1)
+        workers = leadline.children(recursive=True)
+    leadline.kill()
+    leadline.wait()
+    gone, alive = psutil.wait_procs(workers, timeout=10)
+    assert gone
+    assert not alive

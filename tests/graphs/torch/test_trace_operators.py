@@ -505,3 +505,29 @@ def test_subclasses_of_tensors_and_empty_tensors_of_a_type_are_made(tmp_path: Pa
         """,
     )
     assert job.step.parameters == 36
+
+
+@pytest.mark.parametrize(
+    "counts", ["(gates > 0).sum(0)", "torch.bincount(chosen.flatten(), minlength=4)", "(gates != 0).sum(dim=0).cpu()"]
+)
+def test_the_tokens_of_experts_are_spread_evenly(tmp_path, counts):
+    job = trace_code(
+        tmp_path,
+        f"""
+        import torch
+        gate = torch.nn.Linear(8, 4).cuda()
+        experts = torch.nn.ModuleList(torch.nn.Linear(8, 3) for _ in range(4)).cuda()
+        optimizer = torch.optim.Adam([*gate.parameters(), *experts.parameters()])
+        for step in range(9):
+            x = torch.rand(16, 8, device="cuda")
+            values, chosen = gate(x).topk(2, dim=1)
+            gates = torch.zeros(16, 4, device="cuda").scatter(1, chosen, values.softmax(1))
+            rows = torch.nonzero(gates)[:, 0]
+            parts = torch.split(x[rows], ({counts}).tolist())
+            out = torch.cat([expert(part) for expert, part in zip(experts, parts)])
+            (out.sum() + gates.sum()).backward()
+            optimizer.step()
+        """,
+    )
+    products = Counter(tuple(op.inputs[1].shape) for op in job.step.ops if op.name == "aten.addmm")
+    assert products == {(16, 8): 1, (8, 8): 4}

@@ -16,7 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from leadline.graphs.torch.worker import fake_tensors, processes
+from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.import_hooks import after_import
 from leadline.graphs.torch.worker.ops import argument_tensors, result_tensors
 from leadline.graphs.torch.worker.recorder import RecordedOp
 from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession, call_after
@@ -48,9 +49,9 @@ def install_process_groups(session: TraceSession) -> None:
         torch.distributed.rpc.init_rpc = _refuse_calls
     session.after_backward.append(partial(_count_missing_weights, session))
     _wrap_modules(session)
-    processes.after_import("torch.distributed.tensor._sharding_prop", _propagate_alone)
-    processes.after_import("torch.distributed.tensor._api", _show_device)
-    processes.after_import("torch.distributed.pipelining.stage", _refuse_pipelines)
+    after_import("torch.distributed.tensor._sharding_prop", _propagate_alone)
+    after_import("torch.distributed.tensor._api", _show_device)
+    after_import("torch.distributed.pipelining.stage", _refuse_pipelines)
     # The storage of sharded parameters is filled for a layer's use and emptied after it.
     call_after(torch.UntypedStorage, "resize_", lambda _, storage, size: session.recorder.resize(storage._cdata, size))
 

@@ -1,10 +1,18 @@
 """What follows the traced steps in the user's source, which the trace does not reach: other training and loaders."""
 
 import ast
-from typing import Any, Iterator, List, Set
+from typing import Any, Dict, Iterator, List, Set
 
-from leadline.graphs.torch.worker.expressions import called_name, parse_file, read_locals, scope_of, target_name
-from leadline.graphs.torch.worker.loops import loops_around, loops_of, user_frames
+from leadline.graphs.torch.worker.expressions import (
+    called_name,
+    names_read,
+    parse_file,
+    read_locals,
+    scope_of,
+    target_name,
+)
+from leadline.graphs.torch.worker.libraries import user_frames
+from leadline.graphs.torch.worker.loops import loops_around, loops_of
 
 
 def later_training(folder: str, step: str = "backward", within: Any = None) -> str:
@@ -14,6 +22,7 @@ def later_training(folder: str, step: str = "backward", within: Any = None) -> s
     ``within`` is a frame of the script that calls a framework's loop: then it is a call like the current one.
     """
     names: Set[str] = {step}
+    guards: Dict[str, int] = {}
     frames = list(user_frames(folder, within))
     for number, frame in enumerate(frames):
         tree = parse_file(frame.f_code.co_filename)
@@ -23,16 +32,48 @@ def later_training(folder: str, step: str = "backward", within: Any = None) -> s
         loops = loops_around(scope, line)
         if not loops and any(map(loops_of, frames[number + 1 :])):
             names.add(frame.f_code.co_name)  # the rest of this function is within a loop of its callers
+            guards = _guards(scope, frame)
             continue
         end = max([line, *[loop.end_lineno or 0 for loop in loops]])
         calls = [node for node in _reachable(scope, line) if isinstance(node, ast.Call)]
         calls = [call for call in calls if call.lineno > end]
         alike = _alike(calls, scope, line) if frame is within else iter(())
+        calls = [call for call in calls if not _turns_off(call, scope, line, guards)]
         later = next(alike, None) or next((call for call in calls if called_name(call) in names), None)
         if later is not None:
             return f"line {later.lineno}"
         names.add(frame.f_code.co_name)
+        guards = _guards(scope, frame)
     return ""
+
+
+def _guards(scope: Any, frame: Any) -> Dict[str, int]:
+    """Return the parameters of a frame's function that conditions around its current line name, and their places."""
+    line, code = frame.f_lineno, frame.f_code
+    tests = [
+        node.test
+        for node in ast.walk(scope)
+        if isinstance(node, ast.If) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    used = names_read(tests)
+    names = [name for name in code.co_varnames[: code.co_argcount] if name not in ("self", "cls")]
+    return {name: place for place, name in enumerate(names) if name in used}
+
+
+def _turns_off(call: ast.Call, scope: Any, line: int, guards: Dict[str, int]) -> bool:
+    """Return whether a call gives another value than the current one to a parameter that decides on the step."""
+    calls = [node for node in ast.walk(scope) if isinstance(node, ast.Call)]
+    current = [each for each in calls if each.lineno <= line <= (each.end_lineno or line)]
+    same = next((each for each in current if ast.dump(each.func) == ast.dump(call.func)), None)
+    return same is not None and any(
+        _argument(call, name, place) != _argument(same, name, place) for name, place in guards.items()
+    )
+
+
+def _argument(call: ast.Call, name: str, place: int) -> str:
+    """Return the source of an argument of a call, empty for a default."""
+    values = [*call.args[place : place + 1], *(word.value for word in call.keywords if word.arg == name)]
+    return ast.dump(values[0]) if values else ""
 
 
 def replaced_loader(folder: str, loader: Any) -> str:

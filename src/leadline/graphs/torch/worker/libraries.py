@@ -1,4 +1,4 @@
-"""Tell the user's own source files from those of libraries, wherever these are installed."""
+"""Tell the user's own source files and frames from those of libraries, wherever these are installed."""
 
 import contextlib
 import functools
@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import Any, FrozenSet, Iterable, Iterator, Optional, Set
+from typing import Any, Container, Dict, FrozenSet, Iterable, Iterator, Optional, Set, Tuple, cast
 from urllib.parse import unquote, urlparse
 
 GRAPHS_FOLDER = str(Path(__file__).absolute().parents[2]) + os.sep
@@ -26,6 +26,8 @@ WITHOUT_LOOPS = {
 }  # fmt: skip
 """Packages whose loops are not those of a script: their trainers tell their settings, or they only wrap a step."""
 _preloaded: Set[str] = set()
+FrameKey = Tuple[int, Any]
+"""Identity and code of a frame. The frame itself would keep the tensors of a call that has ended."""
 
 
 def record_preloaded() -> None:
@@ -57,6 +59,35 @@ def is_user_file(path: str, script_folder: str) -> bool:
 def is_own_file(path: str) -> bool:
     """Return whether a source file is the user's own, for the script that runs now."""
     return is_user_file(path, str(Path(sys.argv[0]).absolute().parent))
+
+
+def frame_key(frame: Any) -> FrameKey:
+    """Return what tells a frame from others while it runs."""
+    return id(frame), frame.f_code
+
+
+def library_frames(script_folder: str) -> Dict[FrameKey, int]:
+    """Return the frames of libraries on the call stack that may train, and their current lines."""
+    lines, frame = {}, cast("Any", sys._getframe(1))
+    while frame is not None:
+        if may_train(frame) and not is_user_file(frame.f_code.co_filename, script_folder):
+            lines[frame_key(frame)] = frame.f_lineno
+        frame = frame.f_back
+    return lines
+
+
+def user_frames(script_folder: str, within: Any = None, others: Container[FrameKey] = ()) -> Iterator[Any]:
+    """Yield the frames of the user's files, and ``others``, on the call stack, innermost first, up to the script's own.
+
+    The innermost frame is that of the caller, or ``within``.
+    """
+    frame = within or sys._getframe(1)
+    while frame is not None:
+        if frame_key(frame) in others or is_user_file(frame.f_code.co_filename, script_folder):
+            yield frame
+            if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+                return
+        frame = frame.f_back
 
 
 def last_user_line(calls: "traceback.StackSummary") -> Optional[str]:

@@ -16,11 +16,11 @@ from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.expressions import read_locals
 from leadline.graphs.torch.worker.keras_fit import fit_settings
 from leadline.graphs.torch.worker.later_loops import later_training, replaced_loader
-from leadline.graphs.torch.worker.libraries import record_preloaded
+from leadline.graphs.torch.worker.libraries import library_frames, record_preloaded, user_frames
 from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
 from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
 from leadline.graphs.torch.worker.loop_roles import reads_endlessly
-from leadline.graphs.torch.worker.loops import enclosing_loops, library_frames, read_periods, user_frames
+from leadline.graphs.torch.worker.loops import enclosing_loops, read_periods
 from leadline.graphs.torch.worker.session import call_after
 from leadline.graphs.torch.worker.trainers import trainer_settings
 

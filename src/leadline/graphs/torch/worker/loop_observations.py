@@ -6,8 +6,9 @@ import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 from leadline.graphs.torch.worker.later_loops import later_training
+from leadline.graphs.torch.worker.libraries import FrameKey
 from leadline.graphs.torch.worker.loop_roles import same_loop, split_loops
-from leadline.graphs.torch.worker.loops import EnclosingLoop, FrameKey, enclosing_loops
+from leadline.graphs.torch.worker.loops import EnclosingLoop, enclosing_loops
 
 FRAMEWORKS = (
     "ignite", "keras", "lightning", "pytorch_lightning", "stable_baselines3", "transformers", "ultralytics",

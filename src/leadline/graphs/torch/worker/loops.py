@@ -4,9 +4,20 @@ import ast
 import contextlib
 import itertools
 import os
-import sys
 import types
-from typing import Any, Container, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, cast
+from typing import (
+    Any,
+    Dict,
+    FrozenSet,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from leadline.graphs.torch.worker.expressions import (
     READABLE,
@@ -22,7 +33,7 @@ from leadline.graphs.torch.worker.expressions import (
     source_text,
     target_name,
 )
-from leadline.graphs.torch.worker.libraries import is_user_file, may_train
+from leadline.graphs.torch.worker.libraries import FrameKey, frame_key, user_frames
 from leadline.graphs.torch.worker.loop_bounds import (
     CountedPasses,
     break_bound,
@@ -39,10 +50,6 @@ from leadline.graphs.torch.worker.run_conditions import early_end, skipped_by
 
 waiting_frames: List[Any] = []
 """Frames of the user that wait for a process, which runs in place. Their innermost loop is over the processes."""
-
-
-FrameKey = Tuple[int, Any]
-"""Identity and code of a frame. The frame itself would keep the tensors of a call that has ended."""
 
 
 class EnclosingLoop(NamedTuple):
@@ -162,7 +169,8 @@ def _varying_argument(loop: EnclosingLoop, node: Any, frame: Any, caller: Any, a
     names = [name for name in frame.f_code.co_varnames[: frame.f_code.co_argcount] if name not in ("self", "cls")]
     arguments = dict(zip(names, call.args))  # noqa: B905 - Python 3.9 has no strict
     arguments.update({word.arg: word.value for word in call.keywords if word.arg})
-    for name in set(_variables(_bound_of(node), within_calls=True)) & set(arguments):
+    origins = _sources(set(_variables(_bound_of(node), within_calls=True)), frame)
+    for name in origins & set(arguments):
         passed = ast.For(target=ast.Name(name), iter=arguments[name], body=[], orelse=[])
         outer = next((outer for outer in around if _depends(passed, outer)), None)
         if outer is not None:
@@ -170,37 +178,24 @@ def _varying_argument(loop: EnclosingLoop, node: Any, frame: Any, caller: Any, a
     return loop
 
 
+def _sources(names: Set[str], frame: Any) -> Set[str]:
+    """Return the variables of a frame's function from which some of them are calculated, and those themselves."""
+    tree = parse_file(frame.f_code.co_filename)
+    nodes = ast.walk(scope_of(tree, frame)) if tree is not None else iter(())
+    return _with_origins(names, [node for node in nodes if isinstance(node, ast.Assign)])
+
+
+def _with_origins(names: Set[str], assignments: List[ast.Assign]) -> Set[str]:
+    """Return some variables, and those from which assignments calculate them."""
+    for _ in assignments:
+        for node in assignments:
+            if any(not names.isdisjoint(_variables(target)) for target in node.targets):
+                names.update(_variables(node.value, within_calls=True))
+    return names
+
+
 def _calls(call: ast.Call, frame: Any, line: int) -> bool:
     return call.lineno <= line <= (call.end_lineno or line) and called_name(call) == frame.f_code.co_name
-
-
-def frame_key(frame: Any) -> FrameKey:
-    """Return what tells a frame from others while it runs."""
-    return id(frame), frame.f_code
-
-
-def library_frames(script_folder: str) -> Dict[FrameKey, int]:
-    """Return the frames of libraries on the call stack that may train, and their current lines."""
-    lines, frame = {}, cast("Any", sys._getframe(1))
-    while frame is not None:
-        if may_train(frame) and not is_user_file(frame.f_code.co_filename, script_folder):
-            lines[frame_key(frame)] = frame.f_lineno
-        frame = frame.f_back
-    return lines
-
-
-def user_frames(script_folder: str, within: Any = None, others: Container[FrameKey] = ()) -> Iterator[Any]:
-    """Yield the frames of the user's files, and ``others``, on the call stack, innermost first, up to the script's own.
-
-    The innermost frame is that of the caller, or ``within``.
-    """
-    frame = within or sys._getframe(1)
-    while frame is not None:
-        if frame_key(frame) in others or is_user_file(frame.f_code.co_filename, script_folder):
-            yield frame
-            if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
-                return
-        frame = frame.f_back
 
 
 def loops_of(frame: Any) -> List[Any]:
@@ -327,11 +322,7 @@ def _depends(inner: Any, outer: Any) -> str:
     if not names.isdisjoint(targets):
         return DIRECT
     names.update(_variables(_bound_of(inner), within_calls=True))
-    assignments = [node for node in ast.walk(outer) if isinstance(node, ast.Assign)]
-    for _ in assignments:
-        for node in assignments:
-            if any(not names.isdisjoint(_variables(target)) for target in node.targets):
-                names.update(_variables(node.value, within_calls=True))
+    names = _with_origins(names, [node for node in ast.walk(outer) if isinstance(node, ast.Assign)])
     return "" if names.isdisjoint(targets) else INDIRECT
 
 

@@ -18,11 +18,13 @@ import subprocess
 import sys
 import threading
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 import torch
 
-from leadline.graphs.torch.worker.loops import user_frames, waiting_frames
+from leadline.graphs.torch.worker.import_hooks import after_import
+from leadline.graphs.torch.worker.libraries import user_frames
+from leadline.graphs.torch.worker.loops import waiting_frames
 from leadline.graphs.torch.worker.pools import replace_pools, start_late
 from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession
 from leadline.graphs.torch.worker.training_code import script_folder, trains
@@ -236,33 +238,3 @@ def _location() -> str:
     """Return the user's line that is running."""
     frame = next(user_frames(script_folder()), None)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-
-
-_hooks: Dict[str, Callable[[Any], None]] = {}
-
-
-def after_import(name: str, change: Callable[[Any], None]) -> None:
-    """Call ``change(module)`` once a module is loaded, now if it is."""
-    if name in sys.modules:
-        change(sys.modules[name])
-        return
-    if not _hooks:
-        sys.meta_path.insert(0, _ImportHook())
-    _hooks[name] = change
-
-
-class _ImportHook(importlib.abc.MetaPathFinder):
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[importlib.machinery.ModuleSpec]:
-        if name not in _hooks:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        loader: Any = spec.loader if spec else None
-        if loader is not None:
-            execute, change = loader.exec_module, _hooks.pop(name)
-
-            def run(module: Any) -> None:
-                execute(module)
-                change(module)
-
-            loader.exec_module = run
-        return spec

@@ -16,7 +16,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, Optional, Set
 
@@ -77,8 +77,6 @@ def redirect_writes(folder: str, *, caches: bool = True) -> None:
         setattr(os, name, function)
         if hasattr(accessor, name):
             setattr(accessor, name, staticmethod(function))
-    with suppress(ImportError):  # Python can be built without it
-        _redirect_sqlite(tree)
     # With descriptors, rmtree would remove the user's own files.
     shutil._use_fd_functions = False  # type: ignore[attr-defined]
     builtin_open = builtins.open
@@ -89,21 +87,17 @@ def redirect_writes(folder: str, *, caches: bool = True) -> None:
             holder.update({name: tree.open for name, value in holder.items() if value is builtin_open})
 
 
-def _redirect_sqlite(tree: "_ScratchTree") -> None:
-    """Let SQLite, which opens files itself, write its databases to the scratch tree."""
-    import sqlite3
-
-    def connect(database: Any, *args: Any, original: Any = sqlite3.connect, **kwargs: Any) -> Any:
-        if database and not str(database).startswith((":", "file:")):
-            database = (tree.path_to_change if os.path.exists(database) else tree.path_to_write)(database)
-        return original(database, *args, **kwargs)
-
-    sqlite3.connect = sqlite3.dbapi2.connect = connect
-
-
 def is_scratch(path: Any) -> bool:
     """Return whether a file was written during this trace."""
     return any(tree.is_written(path) for tree in _scratch_trees)
+
+
+def path_in_scratch(path: Any, *, writes: bool) -> Any:
+    """Return where a file is that a compiled library is to open, as Python's ``open`` would."""
+    for tree in _scratch_trees:
+        keeps = writes and os.path.exists(path)
+        return (tree.path_to_change if keeps else tree.path_to_write if writes else tree.path_to_read)(path)
+    return path
 
 
 class _ScratchTree:

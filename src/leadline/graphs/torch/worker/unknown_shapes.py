@@ -20,7 +20,9 @@ CHOICES = {"topk": 2, "max": 1, "min": 1, "argmax": 1, "argmin": 1}
 """Ops that return places along a dimension, and the position of that argument."""
 SHAPING = {"permute", "transpose", "_to_copy", "clone", *fake_tensors.VIEWS}
 """Ops whose result holds the same elements as their input, or a part of them."""
-MARKED = {"eq", "any", "add", "scatter", "scatter_", *SHAPING, *CHOICES}
+COMPARISONS = {"gt", "ne", "ge", "lt", "le"}
+COUNTS = {"sum", "bincount"}
+MARKED = {"eq", "any", "add", "scatter", "scatter_", *COUNTS, *COMPARISONS, *SHAPING, *CHOICES}
 """Ops whose result tells something of data that a trace does not have."""
 MARKS = ("_extent", "_distinct", "_share", "_offset")
 """What is expected of unknown elements: how many places they can name and whether they differ, the share of those that
@@ -39,13 +41,33 @@ def mark(name: str, args: Any, out: Any) -> None:
     elif name == "add":
         if isinstance(args[1], int) and not out.dtype.is_floating_point:
             out.__dict__["_offset"] = given.get("_offset", 0) + max(0, args[1])
-    elif name == "eq":
+    elif name in COUNTS:
+        if name == "bincount" or ("_share" in given and not args[0].dtype.is_floating_point):
+            count = args[0].numel() if name == "bincount" else _selected_count(args[0])
+            fake_tensors.remember_value(out, _spread(count, out))
+    elif (share := _share(name, args, out)) is not None:
+        out.__dict__["_share"] = min(1.0, share)
+
+
+def _share(name: str, args: Any, out: Any) -> Optional[float]:
+    """Return the share of the elements of a mask that are true; ``None`` if nothing tells."""
+    given: Optional[float] = args[0].__dict__.get("_share")
+    if name == "eq":
         extents = [tensor.__dict__.get("_extent") for tensor in args if isinstance(tensor, torch.Tensor)]
-        out.__dict__["_share"] = 1.0 / max(filter(None, extents), default=1)
-    elif name == "any":
-        out.__dict__["_share"] = min(1.0, given.get("_share", 1.0) * args[0].numel() / max(1, out.numel()))
-    elif len(args) > 2 and isinstance(args[2], torch.Tensor) and args[0].dim():
-        out.__dict__["_share"] = min(1.0, args[2].shape[args[1]] / max(1, args[0].shape[args[1]]))
+        return 1.0 / max(filter(None, extents), default=1)
+    if name == "any":
+        return float((given or 1.0) * args[0].numel() / max(1, out.numel()))
+    if name in COMPARISONS:
+        return given
+    if len(args) > 2 and isinstance(args[2], torch.Tensor) and args[0].dim():
+        return float(args[2].shape[args[1]] / max(1, args[0].shape[args[1]]))
+    return None
+
+
+def _spread(count: int, out: torch.Tensor) -> torch.Tensor:
+    """Return counts of the form of ``out`` that are as even as possible, such as those of the tokens of experts."""
+    places = torch.arange(out.numel(), device="cpu")
+    return ((count + out.numel() - 1 - places) // max(1, out.numel())).reshape(out.shape).to(out.dtype)
 
 
 def _mark_places(name: str, args: Any, out: Any) -> None:
