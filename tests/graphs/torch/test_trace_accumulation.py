@@ -139,3 +139,34 @@ for epoch in range(9):
 """
     job = trace(tmp_path, loop)
     assert any("trains again" in note for note in job.notes) == trains
+
+
+@pytest.mark.parametrize(
+    ("following", "epochs"),
+    [
+        (
+            "if self.passes < self.most:\n            self.passes += 1\n            return 1\n"
+            "        raise StopIteration",
+            10,
+        ),
+        ("if self.passes >= self.most:\n            raise StopIteration()\n        self.passes += 1", 10),
+        ("self.passes += 1\n        if self.passes >= self.most:\n            raise StopIteration", 9),
+        ("self.passes += 1\n        if self.passes ** 2 > 99 * self.most:\n            raise StopIteration", None),
+    ],
+)
+def test_an_iterator_of_the_script_that_counts_its_passes_gives_the_epochs(tmp_path, following, epochs):
+    loop = f"""
+class Epochs:
+    def __init__(self, most):
+        self.passes, self.most = 0, most
+    def __iter__(self):
+        return self
+    def __next__(self):
+        {following}
+epochs = Epochs(10)
+for epoch in epochs:
+    for x, _ in loader:
+        step(first, optimizers[0], x)
+"""
+    job = trace(tmp_path, loop)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (5, epochs)

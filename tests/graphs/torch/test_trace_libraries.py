@@ -51,6 +51,11 @@ class OneForEach:
             for rounds in range(1):
                 part.step()
 
+def command_line(function):
+    while True:
+        function()
+        break
+
 def backward_of(loss):
     for part in [loss]:
         part.backward()
@@ -59,7 +64,7 @@ BEGINNING = """
 import sys
 sys.path.insert(0, "site-packages")
 import torch
-from fitter import Fitter, OneForEach, Runner, backward_of
+from fitter import Fitter, OneForEach, Runner, backward_of, command_line
 data = torch.utils.data.TensorDataset(torch.rand(100, 8), torch.rand(100, 1))
 loader = torch.utils.data.DataLoader(data, batch_size=16)
 net = torch.nn.Linear(8, 1)
@@ -87,6 +92,11 @@ def test_a_counter_that_another_method_of_a_library_increments_counts(tmp_path):
 def test_a_loop_of_the_script_repeats_those_of_a_library(tmp_path):
     job = trace_fit(tmp_path, "for rate in (0.1, 0.2, 0.3):\n    Fitter(net, 5).fit(loader)")
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (7, 15)
+
+
+def test_a_library_that_calls_the_script_does_not_repeat_it(tmp_path):
+    job = trace_fit(tmp_path, "def main():\n    Fitter(net, 5).fit(loader)\ncommand_line(main)")
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (7, 5)
 
 
 def test_a_library_that_may_end_early_is_told(tmp_path):

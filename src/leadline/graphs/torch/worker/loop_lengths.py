@@ -1,9 +1,20 @@
 """How often ``for`` loops of the script pass, read from what they iterate over."""
 
 import ast
-from typing import Any, List, Optional, Tuple
+import contextlib
+import math
+import types
+from typing import Any, Dict, List, Optional, Tuple
 
-from leadline.graphs.torch.worker.expressions import MOST_COUNT, called_name, evaluate, gives_elements
+from leadline.graphs.torch.worker.expressions import (
+    MOST_COUNT,
+    UnreadableExpression,
+    called_name,
+    evaluate,
+    gives_elements,
+    parse_file,
+    target_name,
+)
 from leadline.graphs.torch.worker.generators import count_yields, yields_endlessly
 from leadline.graphs.torch.worker.loop_bounds import break_bound, varying_increment, while_bound
 
@@ -30,7 +41,51 @@ def _read_length(node: Any, frame: Any) -> Tuple[Any, Optional[int]]:
         iterable = getattr(iterable, "iterable", iterable)
         return iterable, len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
-        return iterable, count_yields(node, frame, _passes)
+        passes = None if iterable is None else _passes_of_iterator(iterable)
+        return iterable, count_yields(node, frame, _passes) if passes is None else passes
+
+
+_iterators: Dict[int, Optional[int]] = {}
+"""Passes of iterators of the script's own, as read in their first pass."""
+
+
+def _passes_of_iterator(iterator: Any) -> Optional[int]:
+    """Return how often an object whose ``__next__`` compares an attribute with a bound gives an element."""
+    if id(iterator) not in _iterators:
+        method: Any = getattr(type(iterator), "__next__", None)
+        code: Any = getattr(method, "__code__", None)
+        tree = parse_file(code.co_filename) if code else None
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if tree is not None else []
+        body = next(
+            (node for node in functions if (node.name, node.lineno) == (code.co_name, code.co_firstlineno)), None
+        )
+        _iterators[id(iterator)] = None
+        with contextlib.suppress(UnreadableExpression):
+            _iterators[id(iterator)] = _read_iterator(body, _place(method, iterator)) if body else None
+    return _iterators[id(iterator)]
+
+
+def _place(method: Any, owner: Any) -> Any:
+    """Return what stands for a frame of a method that does not run."""
+    code = types.SimpleNamespace(co_flags=0, co_filename=method.__code__.co_filename)
+    return types.SimpleNamespace(f_locals={"self": owner}, f_globals=method.__globals__, f_code=code)
+
+
+def _read_iterator(body: ast.FunctionDef, place: Any) -> Optional[int]:
+    """Return the passes of an iterator in its first one, from the ``if`` that ends it and what its counter goes up by."""
+    for node in ast.walk(body):
+        if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare) or len(node.test.ops) != 1:
+            continue
+        counter, operator = target_name(node.test.left), node.test.ops[0]
+        added = [each for each in ast.walk(body)
+                 if isinstance(each, ast.AugAssign) and target_name(each.target) == counter]  # fmt: skip
+        raises = any(isinstance(each, ast.Raise) for each in node.body)
+        if len(added) == 1 and isinstance(operator, (ast.GtE, ast.Eq) if raises else ast.Lt):
+            is_counted = added[0].lineno < node.lineno
+            left: float = evaluate(node.test.comparators[0], place) - evaluate(node.test.left, place)
+            passes: int = math.ceil(left / evaluate(added[0].value, place)) + (0 if is_counted else 1)
+            return passes
+    return None
 
 
 def _passes(node: Any, frame: Any) -> Optional[int]:

@@ -107,7 +107,10 @@ def enclosing_loops(
     """
     loops: List[EnclosingLoop] = []
     caller, around = None, []
-    for frame in reversed(list(user_frames(script_folder, within, trained_at))):
+    frames = list(user_frames(script_folder, within, trained_at))
+    innermost = next((frame for frame in frames if frame_key(frame) not in trained_at), None)
+    is_around = True
+    for frame in reversed(frames):
         tree = parse_file(frame.f_code.co_filename)
         if tree is None:
             continue
@@ -118,9 +121,13 @@ def enclosing_loops(
         if any(frame is waiting for waiting in waiting_frames):
             nodes = nodes[:-1]
         pairs = [(node, _describe_loop(node, frame)) for node in nodes]
+        is_around &= frame is not innermost
+        if frame_key(frame) in trained_at:
+            library = os.path.basename(frame.f_code.co_filename)
+            # One that calls the script and has no length, as that of a command line, does not repeat the training.
+            pairs = [(node, loop._replace(library=library)) for node, loop in pairs if loop.is_for or not is_around]
         nodes = [node for node, loop in pairs if not _is_over_optimizers(loop)]
-        library = os.path.basename(frame.f_code.co_filename) if frame_key(frame) in trained_at else ""
-        described = [loop._replace(library=library) for _, loop in pairs if not _is_over_optimizers(loop)]
+        described = [loop for _, loop in pairs if not _is_over_optimizers(loop)]
         if nodes:  # the scope of the innermost loop is the rest of the one around it
             around_last = nodes[-2] if len(nodes) > 1 else scope
             is_flushed = steps_at_end(nodes[-1], around_last, frame.f_lineno)
