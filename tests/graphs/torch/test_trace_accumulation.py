@@ -145,8 +145,7 @@ for epoch in range(9):
     ("following", "epochs"),
     [
         (
-            "if self.passes < self.most:\n            self.passes += 1\n            return 1\n"
-            "        raise StopIteration",
+            "if self.passes < self.most:\n            self.passes += 1\n        else:\n            raise StopIteration",
             10,
         ),
         ("if self.passes >= self.most:\n            raise StopIteration()\n        self.passes += 1", 10),

@@ -72,7 +72,7 @@ def _place(method: Any, owner: Any) -> Any:
 
 
 def _read_iterator(body: ast.FunctionDef, place: Any) -> Optional[int]:
-    """Return the passes of an iterator in its first one, from the ``if`` that ends it and what its counter goes up by."""
+    """Return the passes of an iterator in its first one, from the ``if`` that ends it and its counter's increment."""
     for node in ast.walk(body):
         if not isinstance(node, ast.If) or not isinstance(node.test, ast.Compare) or len(node.test.ops) != 1:
             continue
