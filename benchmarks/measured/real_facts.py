@@ -9,6 +9,7 @@ import contextlib
 import gc
 import itertools
 import json
+import math
 import os
 import runpy
 import sys
@@ -23,6 +24,35 @@ from torch.utils.data import DataLoader
 MOST_EVENTS = 24
 EVENTS, LOADS, ALIVE = [], [], []
 BUILT = weakref.WeakSet()
+
+
+class NoTracker:
+    """Stands for the tracker of modules, which fails where a script differentiates within a module."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self):
+        """Track nothing."""
+        return self
+
+    def __exit__(self, *_):
+        """Track nothing."""
+
+
+class CountedBatches:
+    """An iterator over a loader that notes its batches, and has its length."""
+
+    def __init__(self, loader, batches):
+        self.loader, self.batches = loader, batches
+
+    def __len__(self):
+        return len(self.loader)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.batches)
 
 
 class EnoughSteps(BaseException):
@@ -49,7 +79,12 @@ def main(out, steps, *command):
     sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.abspath(target))
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     attention_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    formulas = {attention: _attention_flops, attention_backward: _attention_backward_flops}
+    formulas = {
+        attention: _attention_flops,
+        attention_backward: _attention_backward_flops,
+        torch.ops.aten.convolution_backward: _convolution_backward_flops,
+    }
+    flop_counter.ModuleTracker = NoTracker
     flops = flop_counter.FlopCounterMode(display=False, custom_mapping=formulas) if steps else None
     _use_cpu()
     _watch(flops, steps)
@@ -77,6 +112,12 @@ def _attention_flops(query, key, value, *_, **__):
 
 def _attention_backward_flops(gradient, query, key, value, *_, **__):
     return flop_counter.sdpa_backward_flop_count(gradient, query, key, value)
+
+
+def _convolution_backward_flops(gradient, image, weight, _bias, _stride, _padding, _dilation, transposed, *rest, **_):
+    """Return twice the multiplications of each gradient. PyTorch's formula leaves the groups out of the weight's."""
+    elements = math.prod(image if transposed else gradient)
+    return 2 * elements * math.prod(weight[1:]) * sum(rest[2][:2])
 
 
 def _cpu(value):
@@ -165,7 +206,7 @@ def _watch(flops, steps):
         build_optimizer(self, *args, **options)
 
     torch.optim.Optimizer.__init__ = init_optimizer
-    DataLoader.__init__, DataLoader.__iter__ = init, batches
+    DataLoader.__init__, DataLoader.__iter__ = init, lambda self: CountedBatches(self, batches(self))
     optimizers.register_optimizer_step_post_hook(stepped)
 
 
@@ -189,6 +230,7 @@ def _summary():
         for weight in group["params"]
         if weight.grad is not None or weight.requires_grad
     }
+    gc.collect()  # copies that refer to themselves
     alive = {
         id(weight): weight.numel()
         for weight in gc.get_objects()

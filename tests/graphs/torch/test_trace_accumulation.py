@@ -169,3 +169,19 @@ for epoch in epochs:
 """
     job = trace(tmp_path, loop)
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (5, epochs)
+
+
+def test_a_limit_that_a_setting_turns_off_is_none(tmp_path):
+    loop = """
+class Settings:
+    debug, most = False, 2
+settings, steps = Settings(), 0
+for epoch in range(3):
+    for x, _ in loader:
+        steps += 1
+        step(first, optimizers[0], x)
+        if settings.debug and steps == settings.most:
+            break
+"""
+    job = trace(tmp_path, loop)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (5, 3)

@@ -195,3 +195,25 @@ def test_a_trainer_of_ultralytics_tells_its_epochs(tmp_path):
     job = trace_code(tmp_path, code)
     assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.evaluation_batches_per_epoch) == (7, 50, 7)
     assert any("one every 4 batches" in note for note in job.notes)
+
+
+def test_lightning_without_the_pass_that_weight_averaging_adds(tmp_path):
+    code = """
+    import torch, lightning
+    from lightning.pytorch.callbacks import StochasticWeightAveraging
+    class Net(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+        def training_step(self, batch, _):
+            return (self.net(batch[0]) - batch[1]).square().mean()
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+    data = torch.utils.data.TensorDataset(torch.rand(100, 8), torch.rand(100, 1))
+    loader = torch.utils.data.DataLoader(data, batch_size=16)
+    averaging = StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=2)
+    lightning.Trainer(max_epochs=4, callbacks=[averaging], logger=False, enable_checkpointing=False).fit(Net(), loader)
+    """
+    job = trace_code(tmp_path, code)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (7, 4)
+    assert any("StochasticWeightAveraging" in note for note in job.notes)

@@ -215,6 +215,8 @@ def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:
 def find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ...]) -> Optional[Tuple[int, bool, str]]:
     """Find a counter of this loop compared with a bound. Return rounds, whether they are steps within it, counter."""
     if isinstance(test, ast.BoolOp):
+        if isinstance(test.op, ast.And) and any(_is_off(operand, frame) for operand in test.values):
+            return None
         bounds = [find_comparison(operand, loop, frame, operators) for operand in test.values]
         return next((operand for operand in bounds if operand is not None), None)
     if isinstance(test, ast.Name):  # a condition with a name, as in `if last_step: break`
@@ -236,6 +238,14 @@ def find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ...
     inner, start, increment = counted
     rounds = (bound - start) / increment
     return math.floor(rounds) + 1 if isinstance(test.ops[0], (ast.Gt, ast.LtE)) else math.ceil(rounds), inner, name
+
+
+def _is_off(test: Any, frame: Any) -> bool:
+    """Return whether a setting, as ``self.debug``, is false."""
+    try:
+        return isinstance(test, (ast.Name, ast.Attribute, ast.UnaryOp)) and evaluate(test, frame) is False
+    except UnreadableExpression:
+        return False
 
 
 def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, float, float]]:

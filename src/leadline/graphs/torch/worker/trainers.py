@@ -104,11 +104,15 @@ def _lightning_settings(trainer: Any) -> Dict[str, Any]:
     is_counted = isinstance(batches, list) and all(isinstance(count, int) for count in batches)
     # Less than those of the loader with limit_train_batches, and infinite for a stream.
     batches_per_epoch = getattr(trainer, "num_training_batches", None)
-    limited = {"steps_per_epoch": batches_per_epoch} if isinstance(batches_per_epoch, int) else {}
+    limited: Dict[str, Any] = {"steps_per_epoch": batches_per_epoch} if isinstance(batches_per_epoch, int) else {}
+    averaging = [each for each in trainer.callbacks if type(each).__name__ == "StochasticWeightAveraging"]
+    if averaging and getattr(averaging[0], "_model_contains_batch_norm", False):
+        limited["note"] = "the pass without gradients that StochasticWeightAveraging adds is not counted"
+    epochs = averaging[0]._max_epochs if averaging else trainer.max_epochs
     return {
         **limited,
         "framework": "Lightning Trainer",
-        "epochs": None if trainer.max_epochs == -1 else trainer.max_epochs,
+        "epochs": None if epochs == -1 else epochs,
         "max_steps": trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None,
         "accumulation": trainer.accumulate_grad_batches,
         "evaluation_batches": sum(batches) if batches and is_counted else None,
