@@ -56,6 +56,17 @@ def command_line(function):
         function()
         break
 
+def search(function, trials=None, stopped=False):
+    done = 0
+    while True:
+        if stopped:
+            break
+        if trials is not None:
+            if done >= trials:
+                break
+            done += 1
+        function()
+
 def backward_of(loss):
     for part in [loss]:
         part.backward()
@@ -64,7 +75,7 @@ BEGINNING = """
 import sys
 sys.path.insert(0, "site-packages")
 import torch
-from fitter import Fitter, OneForEach, Runner, backward_of, command_line
+from fitter import Fitter, OneForEach, Runner, backward_of, command_line, search
 data = torch.utils.data.TensorDataset(torch.rand(100, 8), torch.rand(100, 1))
 loader = torch.utils.data.DataLoader(data, batch_size=16)
 net = torch.nn.Linear(8, 1)
@@ -97,6 +108,11 @@ def test_a_loop_of_the_script_repeats_those_of_a_library(tmp_path):
 def test_a_library_that_calls_the_script_does_not_repeat_it(tmp_path):
     job = trace_fit(tmp_path, "def main():\n    Fitter(net, 5).fit(loader)\ncommand_line(main)")
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (7, 5)
+
+
+def test_a_library_that_tries_several_settings_repeats_the_training(tmp_path):
+    job = trace_fit(tmp_path, "def main():\n    Fitter(net, 5).fit(loader)\nsearch(main, 4)")
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (7, 20)
 
 
 def test_a_library_that_may_end_early_is_told(tmp_path):

@@ -133,18 +133,20 @@ def break_bound(loop: Any, frame: Any) -> Optional[Tuple[int, bool, str]]:
     """Find ``if counter >= bound: break`` directly in a loop, such a ``return``, or a ``break`` of the current pass."""
     if breaks_now(loop.body, frame):
         return 1 + (passes_before(loop, frame) or 0), False, ""
-    for node in _exits(loop):
+    for node in _exits(loop, frame):
         bound = find_comparison(node.test, loop, frame, (ast.Gt, ast.GtE, ast.Eq))
         if bound is not None:
             return bound[0] + _extra_rounds(loop, node, bound[2], frame), *bound[1:]
     return None
 
 
-def _exits(loop: Any) -> Iterator[ast.If]:
-    """Yield the conditions that end a loop."""
+def _exits(loop: Any, frame: Any) -> Iterator[ast.If]:
+    """Yield the conditions that end a loop, also below one that holds, as ``if trials is not None``."""
+    holding = (node for node in loop.body if isinstance(node, ast.If) and _setting(node.test, frame) is True)
+    direct = [*loop.body, *(child for node in holding for child in node.body)]
     for node in _within_scope([loop]):
         if isinstance(node, ast.If):
-            kinds = (ast.Break, ast.Return) if node in loop.body else ast.Return
+            kinds = (ast.Break, ast.Return) if node in direct else ast.Return
             if any(isinstance(statement, kinds) for statement in node.body):
                 yield node
 
@@ -215,7 +217,7 @@ def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:
 def find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ...]) -> Optional[Tuple[int, bool, str]]:
     """Find a counter of this loop compared with a bound. Return rounds, whether they are steps within it, counter."""
     if isinstance(test, ast.BoolOp):
-        if isinstance(test.op, ast.And) and any(_is_off(operand, frame) for operand in test.values):
+        if isinstance(test.op, ast.And) and any(_setting(operand, frame) is False for operand in test.values):
             return None
         bounds = [find_comparison(operand, loop, frame, operators) for operand in test.values]
         return next((operand for operand in bounds if operand is not None), None)
@@ -240,12 +242,12 @@ def find_comparison(test: Any, loop: Any, frame: Any, operators: Tuple[type, ...
     return math.floor(rounds) + 1 if isinstance(test.ops[0], (ast.Gt, ast.LtE)) else math.ceil(rounds), inner, name
 
 
-def _is_off(test: Any, frame: Any) -> bool:
-    """Return whether a setting, as ``self.debug``, is false."""
-    try:
-        return isinstance(test, (ast.Name, ast.Attribute, ast.UnaryOp)) and evaluate(test, frame) is False
-    except UnreadableExpression:
-        return False
+def _setting(test: Any, frame: Any) -> Any:
+    """Return the present value of a setting, as ``self.debug`` or ``trials is not None``; ``None`` if it is none."""
+    with contextlib.suppress(UnreadableExpression):
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
+            return evaluate(test.left, frame) is not None
+        return evaluate(test, frame) if isinstance(test, (ast.Name, ast.Attribute)) else None
 
 
 def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, float, float]]:
@@ -272,7 +274,10 @@ def _read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, floa
             return None
         line, blocks = changes[0].lineno, (ast.For, ast.While, ast.If)
         around = [part for part in nodes if isinstance(part, blocks) and part is not loop and _is_around(part, line)]
-        conditions = [part for part in around if isinstance(part, ast.If) and not _is_of_step(part.test, frame)]
+        around = [part for part in around if not isinstance(part, ast.If) or _setting(part.test, frame) is not True]
+        conditions = [part for part in around if isinstance(part, ast.If)]
+        # That of Accelerate tells that the optimizer makes a step.
+        conditions = [part for part in conditions if not source_text(part.test, frame).endswith("sync_gradients")]
         if not all(_same_branch(part, line, frame.f_lineno) for part in conditions):
             return None
         return bool(around), _first_value(name, loop, frame), increments[0]
@@ -368,11 +373,6 @@ def outlives_loop(name: str, frame: Any) -> bool:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if tree is not None else []
     resets = [node for function in functions if function.name != "__init__" for node in ast.walk(function)]
     return "." in name and not any(name in map(target_name, getattr(node, "targets", [])) for node in resets)
-
-
-def _is_of_step(condition: Any, frame: Any) -> bool:
-    """Return whether a condition tells that the optimizer made a step, as Accelerate's ``sync_gradients`` does."""
-    return source_text(condition, frame).endswith("sync_gradients")
 
 
 def _is_around(node: Any, line: int) -> bool:

@@ -125,7 +125,7 @@ def enclosing_loops(
         if frame_key(frame) in trained_at:
             library = os.path.basename(frame.f_code.co_filename)
             # One that calls the script and has no length, as that of a command line, does not repeat the training.
-            pairs = [(node, loop._replace(library=library)) for node, loop in pairs if loop.is_for or not is_around]
+            pairs = [(node, loop._replace(library=library)) for node, loop in pairs if not is_around or _has_end(loop)]
         nodes = [node for node, loop in pairs if not _is_over_optimizers(loop)]
         described = [loop for _, loop in pairs if not _is_over_optimizers(loop)]
         if nodes:  # the scope of the innermost loop is the rest of the one around it
@@ -140,6 +140,10 @@ def enclosing_loops(
     while len(loops) > 1 and isinstance(loops[-1].iterable, range) and loops[-1].times == 1:
         loops.pop()  # a number of rounds that is one: the loop around it goes on with each step
     return loops
+
+
+def _has_end(loop: EnclosingLoop) -> bool:
+    return loop.is_for or loop.times is not None
 
 
 def _is_over_optimizers(loop: EnclosingLoop) -> bool:
