@@ -531,3 +531,40 @@ def test_the_tokens_of_experts_are_spread_evenly(tmp_path, counts):
     )
     products = Counter(tuple(op.inputs[1].shape) for op in job.step.ops if op.name == "aten.addmm")
     assert products == {(16, 8): 1, (8, 8): 4}
+
+
+OPERATIONS = {
+    "a cell of a GRU": "torch.nn.GRUCell(8, 8).cuda()(x)",
+    "a cell without biases": "torch.nn.GRUCell(8, 8, bias=False).cuda()(x, x)",
+    "a margin of classes": "torch.nn.functional.multi_margin_loss(x, classes, reduction='none').unsqueeze(1) + x",
+    "a margin of labels": "torch.nn.functional.multilabel_margin_loss(x, labels) + x",
+    "a sample of a beta distribution": "torch.distributions.Beta(x, x + 1).rsample()",
+    "a sample of a Dirichlet distribution": "torch.distributions.Dirichlet(x).rsample()",
+    "an orthogonal layer": "torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(8, 8)).cuda()(x)",
+    "a derivative forward": "torch.func.jvp(torch.sin, (x.detach(),), (x.detach(),))[1] + x",
+    "a spectrogram and back": "torch.istft(torch.stft(x.repeat(1, 50), 16, window=window, return_complex=True), 16, "
+    "window=window)[:, :8]",
+    "lengths on the host": "torch.nn.functional.ctc_loss(x.expand(9, 4, 8), labels, torch.full((4,), 9), "
+    "torch.full((4,), 3)) + x",
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+def test_an_operation_that_pytorch_has_no_shape_rule_for_is_traced(tmp_path, operation):
+    job = trace_code(
+        tmp_path,
+        f"""
+        import torch
+        net = torch.nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.Adam(net.parameters())
+        window = torch.ones(16, device="cuda")
+        classes, labels = torch.randint(0, 8, (4,)).cuda(), torch.randint(1, 8, (4, 8)).cuda()
+        for step in range(9):
+            x = net(torch.rand(4, 8, device="cuda")).sigmoid()
+            y = {operation}
+            assert y.shape == (4, 8)
+            y.sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert (job.loop.steps_per_epoch, job.step.device_type) == (9, "cuda")

@@ -7,7 +7,7 @@ import itertools
 import os
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 
@@ -23,6 +23,7 @@ MOST_NUMBERS, CONVERGED = 100, 1e-12
 """How often a line gets the same number between two steps, and the number after that: an error that it waits for."""
 _passes: "collections.Counter[Tuple[Any, Any, bool]]" = collections.Counter()
 _numbers: "collections.Counter[Tuple[Any, int]]" = collections.Counter()
+_checking: List[Any] = []
 _begun: Set[Tuple[Any, Any]] = set()
 """Conditions of loops that have made a pass, by code and place, since the last step of an optimizer."""
 
@@ -55,6 +56,25 @@ def expected_number() -> float:
     place = frame.f_code, frame.f_lineno
     _numbers[place] += 1
     return 1.0 if _numbers[place] <= MOST_NUMBERS else CONVERGED
+
+
+def let_checks_hold(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function of PyTorch which checks that no value equals a wrong one."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _checking.append(function)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _checking.pop()
+
+    return call
+
+
+def tensors_are_equal() -> bool:
+    """Return whether two tensors without data are equal: they are, but not to a wrong value."""
+    return not _checking
 
 
 def begin_step() -> None:

@@ -78,6 +78,7 @@ def _disable_compilation(session: TraceSession) -> None:
     torch.compile = compile_
     torch.nn.Module.compile = compile_module
     torch.jit.script = lambda obj=None, *_, **__: obj
+    torch.autograd.forward_ad._maybe_load_decompositions = lambda: None  # it would script rules of rare ops
     torch.jit.trace = _leave_untraced
 
 

@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.conditions import let_checks_hold
 from leadline.graphs.torch.worker.keras_fit import makes_state
 from leadline.graphs.torch.worker.session import TraceSession, call_after
 
@@ -31,6 +32,8 @@ def install_tensor_methods(session: TraceSession) -> None:
     torch.Tensor.data = property(_tensor_data.__get__, _set_data)
     _skip_initialisation()
     _assume_finite()
+    torch.istft = torch.Tensor.istft = let_checks_hold(torch.istft)
+    torch.ctc_loss = functools.partial(_ctc_loss, torch.ctc_loss)
     torch.distributions.Distribution.set_default_validate_args(False)
     if hasattr(torch._C, "_set_only_lift_cpu_tensors"):  # since 2.4
         torch._C._set_only_lift_cpu_tensors(True)
@@ -107,6 +110,14 @@ def _construct_on_host(original: Any) -> Any:
         return tensor.requires_grad_() if requires_grad else tensor
 
     return construct
+
+
+def _ctc_loss(original: Any, scores: Any, targets: Any, times: Any, lengths: Any, *args: Any, **options: Any) -> Any:
+    """Give known lengths as numbers, as PyTorch itself reads them from the host."""
+    known = [fake_tensors.known_value(each) if isinstance(each, torch.Tensor) else each for each in (times, lengths)]
+    if all(each is not None for each in known):
+        times, lengths = (each.tolist() if isinstance(each, torch.Tensor) else each for each in known)
+    return original(scores, targets, times, lengths, *args, **options)
 
 
 def _restore(shape: Any, dtype: Any) -> torch.Tensor:

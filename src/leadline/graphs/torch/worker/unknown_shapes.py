@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 import torch
 
 from leadline.graphs.torch.worker import fake_tensors
-from leadline.graphs.torch.worker.conditions import condition_note
+from leadline.graphs.torch.worker.conditions import condition_note, tensors_are_equal
 from leadline.graphs.torch.worker.fake_tensors import known_value
 from leadline.graphs.torch.worker.selections import viewed_elements
 
@@ -14,8 +14,16 @@ aten = torch.ops.aten
 UNIQUE = (aten._unique2, aten._unique, aten.unique_dim, aten.unique_consecutive)
 NMS = "torchvision.nms"
 INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index)
-RULED = {"_pack_padded_sequence", "_ctc_loss", "_ctc_loss_backward"}
-"""Ops that PyTorch must not run on zeros: the first mixes devices, which PyTorch 2.2 refuses, and CTC reads lengths."""
+GRU_CELL = "_thnn_fused_gru_cell"
+ALIKE = {"_standard_gamma": 0, "_standard_gamma_grad": 0, "_sample_dirichlet": 0, "_dirichlet_grad": 0,
+         "multi_margin_loss_backward": 1, "multilabel_margin_loss_backward": 1}  # fmt: skip
+"""Ops without a rule in PyTorch whose result has the form of one of their arguments, and its position."""
+RULED = {
+    "_pack_padded_sequence", "_ctc_loss", "_ctc_loss_backward", GRU_CELL, f"{GRU_CELL}_backward", "multi_margin_loss",
+    "multilabel_margin_loss_forward", *ALIKE,
+}  # fmt: skip
+"""Ops that PyTorch must not run on zeros: the first mixes devices, which PyTorch 2.2 refuses, CTC reads lengths, and a
+cell has only a kernel of CUDA."""
 CHOICES = {"topk": 2, "max": 1, "min": 1, "argmax": 1, "argmin": 1}
 """Ops that return places along a dimension, and the position of that argument."""
 SHAPING = {"permute", "transpose", "_to_copy", "clone", *fake_tensors.VIEWS}
@@ -87,6 +95,9 @@ def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any
     distinct.
     """
     packet = func._overloadpacket
+    name = func._schema.name.partition("::")[2]
+    if name in ALIKE:
+        return fake_tensors.empty_like(args[ALIKE[name]])
     if packet in UNIQUE:
         return _unique(func, args)
     if packet in INDEXING:
@@ -162,6 +173,31 @@ def _ctc_loss(scores: torch.Tensor, targets: torch.Tensor, times: Any, lengths: 
     return _new_tensor((samples,), scores), _new_tensor((samples, scores.shape[0], 2 * longest + 1), scores)
 
 
+def _margin_loss(scores: torch.Tensor, _: Any, *options: Any) -> torch.Tensor:
+    """Return the losses of ``multi_margin_loss``, one a sample without a reduction."""
+    reduction = options[3] if len(options) > 3 else 1
+    return _new_tensor((scores.shape[0],) if reduction == 0 and scores.dim() > 1 else (), scores)
+
+
+def _multilabel_margin_loss(scores: torch.Tensor, _: Any, reduction: int = 1) -> Any:
+    shape = (scores.shape[0],) if reduction == 0 and scores.dim() > 1 else ()
+    return _new_tensor(shape, scores), fake_tensors.empty_like(scores)
+
+
+def _gru_cell(gates: torch.Tensor, _: Any, hidden: torch.Tensor, *__: Any) -> Any:
+    """Return the next hidden state of a GRU's cell and what it keeps for backward, five values for each."""
+    rows, size = hidden.shape
+    return _new_tensor((rows, size), gates), _new_tensor((rows, 5 * size), gates)
+
+
+def _gru_cell_backward(gradient: torch.Tensor, _: torch.Tensor, has_bias: bool) -> Any:
+    """Return the gradients of both products with three gates, of the hidden state, and of the biases."""
+    rows, size = gradient.shape
+    shapes = [(rows, 3 * size), (rows, 3 * size), (rows, size), *(2 * [(3 * size,)] if has_bias else [])]
+    results = [_new_tensor(shape, gradient) for shape in shapes]
+    return (*results, *(5 - len(results)) * [None])
+
+
 def _selected_count(mask: torch.Tensor, source: Optional[torch.Tensor] = None) -> int:
     """Return the elements that a mask selects, each a part of ``source`` if it has more dimensions."""
     value = known_value(mask)
@@ -202,7 +238,8 @@ def _unique(func: Any, args: Sequence[Any]) -> Any:
 
 RULES: Dict[Any, Callable[..., Any]] = {
     aten._local_scalar_dense: fake_tensors.scalar_value,
-    aten.equal: lambda *_: True,
+    aten.equal: lambda *_: tensors_are_equal(),
+    aten.allclose: lambda *_: True,
     aten.is_nonzero: lambda *_: True,
     aten.nonzero: _nonzero,
     aten.masked_select: lambda tensor, mask: _new_tensor((_selected_count(mask, mask),), tensor),
@@ -210,5 +247,9 @@ RULES: Dict[Any, Callable[..., Any]] = {
     aten.bincount: lambda places, weights=None, minlength=0: _new_tensor((max(1, minlength),), places, torch.int64),
     aten._pack_padded_sequence: _pack,
     aten._ctc_loss: _ctc_loss,
+    aten.multi_margin_loss: _margin_loss,
+    aten.multilabel_margin_loss_forward: _multilabel_margin_loss,
+    aten._thnn_fused_gru_cell: _gru_cell,
+    aten._thnn_fused_gru_cell_backward: _gru_cell_backward,
     aten._ctc_loss_backward: lambda _, scores, *__: fake_tensors.empty_like(scores),
 }
