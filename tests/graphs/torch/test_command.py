@@ -1,4 +1,5 @@
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,16 @@ def test_a_wrong_number_of_processes_is_named(count) -> None:
 def test_assertions_are_off_where_the_command_turns_them_off(switches: str, level: str) -> None:
     command = parse_command(("python", *switches.split(), "train.py", "-O"))
     assert (command.target, command.argv, command.variables) == ("train.py", ("-O",), (("PYTHONOPTIMIZE", level),))
+
+
+@pytest.mark.parametrize("first", ["#!{python}", "#!/usr/bin/env python3"])
+def test_a_program_that_pip_installs_is_a_script_of_its_python(tmp_path: Path, first: str) -> None:
+    program = tmp_path / "trainer"
+    program.write_text(first.format(python=sys.executable) + "\nimport sys\n", encoding="utf-8")
+    program.chmod(0o755)
+    command = parse_command((str(program), "fit", "--epochs", "3"))
+    assert (command.target, command.argv) == (str(program), ("fit", "--epochs", "3"))
+    assert Path(command.python).name.startswith("python")
+    program.write_bytes(b"\x7fELF\xff")
+    with pytest.raises(Untraceable, match="is not Python"):
+        parse_command((str(program), "fit"))

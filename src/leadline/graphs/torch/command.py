@@ -135,9 +135,23 @@ def _read_start(words: Sequence[str], program: str, arguments: list[str]) -> Pyt
         raise Untraceable(f"{program!r} runs the job in a container: start leadline in that container, on its command")
     if words[0].endswith(".py"):
         return PythonCommand("python3", words[0], tuple(arguments))
+    if interpreter := _interpreter_of(file := shutil.which(words[0]) or words[0]):
+        return PythonCommand(interpreter, file, tuple(arguments))
     raise Untraceable(
         f"{words[0]!r} is not Python: give the command that starts it, such as python train.py or torchrun train.py"
     )
+
+
+def _interpreter_of(program: str) -> str:
+    """Return the Python that the first line of a program names, as of one that pip installs; empty for any other."""
+    try:
+        with Path(program).open("rb") as file:
+            first = file.readline(1000).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    words = first[2:].split() if first.startswith("#!") else []
+    words = words[1:] if words and Path(words[0]).name == "env" else words
+    return words[0] if words and Path(words[0]).name.startswith(("python", "pypy")) else ""
 
 
 def _is_assignment(word: str) -> bool:
