@@ -52,6 +52,13 @@ def test_the_environment_and_the_settings_file_choose_the_backend_of_keras(tmp_p
     assert script_framework(PythonCommand("python", "train.py"), tmp_path) == "jax"
 
 
+def test_keras_within_tensorflow_has_the_backend_of_the_environment(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("from tensorflow.keras import layers\n")
+    assert script_framework(PythonCommand("python", "train.py"), tmp_path) == "tensorflow"
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    assert script_framework(PythonCommand("python", "train.py"), tmp_path) == "jax"
+
+
 def test_files_beside_the_script_count_and_circles_end(tmp_path):
     (tmp_path / "train.py").write_text("from lib import loop")
     (tmp_path / "lib").mkdir()

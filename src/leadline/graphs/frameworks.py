@@ -35,8 +35,9 @@ def script_framework(command: PythonCommand, cwd: Path | None = None) -> str:
     first = _module_file(folder, command.target) if command.is_module else folder / Path(command.target).name
     trees = list(_own_trees(first, folders)) if first else []
     nodes = [node for tree in trees for node in ast.walk(tree)]
-    packages = {name.partition(".")[0] for node in nodes for name in imported_modules(node)}
-    if "keras" in packages:
+    names = {name for node in nodes for name in imported_modules(node)}
+    packages = {name.partition(".")[0] for name in names}
+    if "keras" in packages or (BACKEND in environment and any(name.startswith("tensorflow.keras") for name in names)):
         backend = _keras_backend(nodes, environment)
         if backend != "tensorflow" or not packages & {*JAX, "torch"}:
             return backend

@@ -72,6 +72,12 @@ def test_a_counter_with_the_name_of_a_part_of_the_batch_counts_nothing(tmp_path)
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (5, 3)
 
 
+def test_a_counter_that_the_loop_assigns_otherwise_counts_nothing(tmp_path):
+    loop = "batches = iter(loader)\nfor _ in range(5):\n    x, _ = next(batches)\n    step(first, optimizers[0], x)\n"
+    job = trace(tmp_path, loop)
+    assert job.loop.steps_per_epoch * job.loop.epochs == 5
+
+
 def test_a_copy_that_refers_to_itself_is_no_weight(tmp_path):
     counting = "import copy\ncopied = copy.deepcopy(first)\ncopied.report = copied.parameters\ndel copied\n"
     loop = "for epoch in range(3):\n    for x, _ in loader:\n        step(first, optimizers[0], x)\n"

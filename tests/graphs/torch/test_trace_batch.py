@@ -114,3 +114,29 @@ def test_a_step_has_a_full_batch_where_an_epoch_ends_with_a_smaller_one(tmp_path
     """
     job = trace_code(tmp_path, code)
     assert sum(op.flops for op in job.step.ops if op.kind is OpKind.GEMM) == 2 * 2 * 32 * 64
+
+
+def test_a_batch_whose_keys_are_a_property_is_one_object(tmp_path: Path) -> None:
+    code = """
+    import torch
+
+    class Graph:
+        keys = property(lambda self: ["x"])
+
+        def __init__(self, x):
+            self.x = x
+
+        def __getitem__(self, name):
+            return getattr(self, name)
+
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    graphs = [Graph(torch.rand(1, 3)) for _ in range(12)]
+    collate = lambda some: Graph(torch.cat([graph["x"] for graph in some]))
+    for epoch in range(4):
+        for batch in torch.utils.data.DataLoader(graphs, 4, collate_fn=collate):
+            model(batch["x"]).sum().backward()
+            optimizer.step()
+    """
+    job = trace_code(tmp_path, code)
+    assert (job.loop.batch, job.step.parameters) == (4, 4)

@@ -544,6 +544,8 @@ OPERATIONS = {
     "a derivative forward": "torch.func.jvp(torch.sin, (x.detach(),), (x.detach(),))[1] + x",
     "a spectrogram and back": "torch.istft(torch.stft(x.repeat(1, 50), 16, window=window, return_complex=True), 16, "
     "window=window)[:, :8]",
+    "a condition of bytes": "torch.where((x > 0).prod(-1, keepdim=True, dtype=torch.uint8), x, x + 1)",
+    "a list of what can be overridden": "x if torch.overrides.get_overridable_functions() else None",
     "lengths on the host": "torch.nn.functional.ctc_loss(x.expand(9, 4, 8), labels, torch.full((4,), 9), "
     "torch.full((4,), 3)) + x",
 }

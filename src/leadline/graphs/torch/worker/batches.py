@@ -124,14 +124,18 @@ def moved_bytes(window: Any) -> int:
 
 def batch_tensors(batch: Any) -> List[torch.Tensor]:
     """Return the tensors of a batch, however nested."""
-    leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
+    leaves = tree_leaves(dict(batch) if _is_mapping(batch) else batch)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _is_mapping(batch: Any) -> bool:
+    return callable(getattr(batch, "keys", None))
 
 
 def _independent_copy(batch: Any) -> Any:
     """Return a copy of a batch that shares nothing with the script, which may remove entries from its container."""
     with _disable_current_modes():
-        if not hasattr(batch, "keys"):
+        if not _is_mapping(batch):
             return tree_map(_clone, batch)
         copied = copy.copy(batch)
         if isinstance(getattr(copied, "data", None), dict):  # as tokenizers give them

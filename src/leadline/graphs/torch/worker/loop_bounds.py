@@ -160,7 +160,7 @@ def passes_before(loop: Any, frame: Any) -> Optional[int]:
         return None  # as of `_`, a counter and a part of the batch
     parts: List[Any] = [node for statement in loop.body for node in ast.walk(statement)]
     targets = [[node.target] if isinstance(node, ast.For) else getattr(node, "targets", []) for node in parts]
-    if any(name in map(target_name, each) for each in targets):
+    if any(getattr(part, "id", "") == name for each in targets for target in each for part in ast.walk(target)):
         return None  # as of `_`, which several loops assign
     try:
         counted = _read_counter(loop, name, frame)

@@ -218,6 +218,8 @@ class Recorder(TorchDispatchMode):
         return out
 
     def _carry_out(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
+        if traits.name == "where" and args[0].dtype is torch.uint8:
+            args = (args[0].bool(), *args[1:])  # as CUDA's kernel takes it, but not the rule of its shape
         try:
             if traits.name in unknown_shapes.RULED:
                 return unknown_shapes.assume_result(func, args, kwargs)

@@ -224,18 +224,22 @@ def without_data_in(name: str, args: Tuple[Any, ...]) -> Any:
 def install_sparse_matrices(session: TraceSession) -> None:
     """Let constructors and conversions make sparse matrices without data from tensors without data."""
     SparseMatrix.note = staticmethod(session.note)
-    to_sparse = torch.Tensor.to_sparse
-
-    def sparsify(tensor: Any, *args: Any, **settings: Any) -> Any:
-        if not isinstance(tensor, FakeTensor):
-            return to_sparse(tensor, *args, **settings)
-        indices = torch.nonzero(tensor).t()
-        return SparseMatrix([indices], tensor[tuple(indices)], tensor.shape)
-
     torch.sparse_coo_tensor = _constructor(torch.sparse_coo_tensor, ("indices", "values"), torch.sparse_coo)
     compressed = ("crow_indices", "col_indices", "values")
     torch.sparse_csr_tensor = _constructor(torch.sparse_csr_tensor, compressed, torch.sparse_csr)
-    torch.Tensor.to_sparse = torch.Tensor.to_sparse_coo = sparsify
+    for name in ("to_sparse", "to_sparse_coo"):
+        setattr(torch.Tensor, name, _conversion(getattr(torch.Tensor, name)))
+
+
+def _conversion(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def convert(tensor: Any, *args: Any, **settings: Any) -> Any:
+        if not isinstance(tensor, FakeTensor):
+            return original(tensor, *args, **settings)
+        indices = torch.nonzero(tensor).t()
+        return SparseMatrix([indices], tensor[tuple(indices)], tensor.shape)
+
+    return convert
 
 
 def _constructor(original: Callable[..., Any], names: Tuple[str, ...], layout: Any) -> Callable[..., Any]:

@@ -33,7 +33,7 @@ def install_tensor_methods(session: TraceSession) -> None:
     _skip_initialisation()
     _assume_finite()
     torch.istft = torch.Tensor.istft = let_checks_hold(torch.istft)
-    torch.ctc_loss = functools.partial(_ctc_loss, torch.ctc_loss)
+    torch.ctc_loss = _with_numbers(torch.ctc_loss)
     torch.distributions.Distribution.set_default_validate_args(False)
     if hasattr(torch._C, "_set_only_lift_cpu_tensors"):  # since 2.4
         torch._C._set_only_lift_cpu_tensors(True)
@@ -112,12 +112,19 @@ def _construct_on_host(original: Any) -> Any:
     return construct
 
 
-def _ctc_loss(original: Any, scores: Any, targets: Any, times: Any, lengths: Any, *args: Any, **options: Any) -> Any:
-    """Give known lengths as numbers, as PyTorch itself reads them from the host."""
-    known = [fake_tensors.known_value(each) if isinstance(each, torch.Tensor) else each for each in (times, lengths)]
-    if all(each is not None for each in known):
-        times, lengths = (each.tolist() if isinstance(each, torch.Tensor) else each for each in known)
-    return original(scores, targets, times, lengths, *args, **options)
+def _with_numbers(original: Any) -> Any:
+    """Give a CTC loss known lengths as numbers, as PyTorch itself reads them from the host."""
+
+    @functools.wraps(original)
+    def loss(scores: Any, targets: Any, times: Any, lengths: Any, *args: Any, **options: Any) -> Any:
+        known = [
+            fake_tensors.known_value(each) if isinstance(each, torch.Tensor) else each for each in (times, lengths)
+        ]
+        if all(each is not None for each in known):
+            times, lengths = (each.tolist() if isinstance(each, torch.Tensor) else each for each in known)
+        return original(scores, targets, times, lengths, *args, **options)
+
+    return loss
 
 
 def _restore(shape: Any, dtype: Any) -> torch.Tensor:
