@@ -63,6 +63,7 @@ NOT_FROM_OUTSIDE = {
     "graphs/onnx/__init__.py": {"": SHIPPED},
     "graphs/torch/command.py": {
         "_accelerate_settings": "looks for two words in accelerate's settings, which accelerate itself reads",
+        "_interpreter_of": "looks at the first line of a program, and takes a name that begins with python",
         "_read_shell": "its texts are damaged in tests/graphs/torch/test_shell_script.py",
     },
     "graphs/torch/worker/bootstrap.py": {"main": OWN_PROCESS},

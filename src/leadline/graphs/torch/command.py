@@ -144,6 +144,8 @@ def _read_start(words: Sequence[str], program: str, arguments: list[str]) -> Pyt
 
 def _interpreter_of(program: str) -> str:
     """Return the Python that the first line of a program names, as of one that pip installs; empty for any other."""
+    if not is_file(Path(program)):
+        return ""
     try:
         with Path(program).open("rb") as file:
             first = file.readline(1000).decode("utf-8", "replace")
