@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from leadline.graphs.torch.worker import native_files, scratch
+from leadline.graphs.torch.worker import scratch
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.main import end_with, failure_document
 from leadline.graphs.torch.worker.session import ScriptFailure
@@ -26,7 +26,6 @@ Step = Tuple[Callable[..., Any], Tuple[Any, ...], List[str]]
 def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     """Carry out one request, write its answer and end the process."""
     scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not confinement.refuses_writes)
-    native_files.redirect_native_files()
     sys.path.insert(0, str(Path(request["target"]).resolve().parent))
     try:
         answer = _lower(request)

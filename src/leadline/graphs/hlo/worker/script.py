@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Dict, List
 
-from leadline.graphs.torch.worker import native_files, scratch
+from leadline.graphs.torch.worker import scratch
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.keras_fit import fit_settings, uncompiled_layers
 from leadline.graphs.torch.worker.later_loops import later_training
@@ -48,7 +48,6 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     session = TraceSession(policy="cuda")
     session.limit_s = request["timeout_s"]
     scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not confinement.refuses_writes)
-    native_files.redirect_native_files()
     try:
         answer = _trace(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer

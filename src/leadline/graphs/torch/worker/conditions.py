@@ -86,12 +86,11 @@ def begin_step() -> None:
 def condition_note() -> Optional[str]:
     """Return a note on what was assumed: the branch of the running line, or the passes of a loop that it has ended."""
     kind, _, frame = _condition()
+    place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if kind else ""
     if kind == BRANCH and is_own_file(frame.f_code.co_filename):
-        place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         return f"the branch that runs at {place} depends on the data: the longer one was assumed"
     if kind not in (LOOP, EXIT) or _place(frame.f_code, frame.f_lasti, frame.f_lineno) in _begun:
         return None
-    place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     return f"the passes of the loop at {place} depend on the data: one was assumed; a real step may make more"
 
 

@@ -6,6 +6,7 @@ import linecache
 import math
 import operator
 import sys
+import types
 from typing import Any, Dict, FrozenSet, Iterator, Optional, Sequence
 
 MOST_COUNT = 10**15
@@ -49,6 +50,12 @@ def read_locals(frame: Any) -> Dict[str, Any]:
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         f_locals.clear()
     return names
+
+
+def imagined_frame(names: Dict[str, Any], scope_globals: Dict[str, Any], path: str) -> Any:
+    """Return what stands for a frame with these variables, of code in a file that need not run."""
+    code = types.SimpleNamespace(co_flags=0, co_filename=path)
+    return types.SimpleNamespace(f_locals=names, f_globals=scope_globals, f_code=code)
 
 
 def evaluate(node: Any, frame: Any) -> Any:

@@ -12,6 +12,7 @@ from leadline.graphs.torch.worker.expressions import (
     assigned_names,
     called_name,
     evaluate,
+    imagined_frame,
     parse_file,
     read_locals,
     scope_of,
@@ -65,9 +66,7 @@ def _count(
     function: Any = None if tree is None else scope_of(tree, types.SimpleNamespace(f_code=code))
     if not isinstance(function, ast.FunctionDef):
         return None
-    state = types.SimpleNamespace(
-        f_locals=names, f_globals=scope_globals, f_code=types.SimpleNamespace(co_flags=0, co_filename=code.co_filename)
-    )
+    state = imagined_frame(names, scope_globals, code.co_filename)
     try:
         return _count_in(function.body, state, count_passes, in_loop=False)
     except UnreadableExpression:

@@ -30,20 +30,19 @@ def later_training(folder: str, step: str = "backward", within: Any = None) -> s
             continue
         scope, line = scope_of(tree, frame), frame.f_lineno
         loops = loops_around(scope, line)
+        inner, guards = guards, _guards(scope, frame)
         if not loops and any(map(loops_of, frames[number + 1 :])):
             names.add(frame.f_code.co_name)  # the rest of this function is within a loop of its callers
-            guards = _guards(scope, frame)
             continue
         end = max([line, *[loop.end_lineno or 0 for loop in loops]])
         calls = [node for node in _reachable(scope, line) if isinstance(node, ast.Call)]
         calls = [call for call in calls if call.lineno > end]
         alike = _alike(calls, scope, line) if frame is within else iter(())
-        calls = [call for call in calls if not _turns_off(call, scope, line, guards)]
+        calls = [call for call in calls if not _turns_off(call, scope, line, inner)]
         later = next(alike, None) or next((call for call in calls if called_name(call) in names), None)
         if later is not None:
             return f"line {later.lineno}"
         names.add(frame.f_code.co_name)
-        guards = _guards(scope, frame)
     return ""
 
 

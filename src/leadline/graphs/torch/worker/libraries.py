@@ -20,11 +20,10 @@ FRAMEWORKS = (
     "pytorch_lightning", "sentence_transformers", "timm", "torch", "torchvision", "transformers", "trl",
 )  # fmt: skip
 """Packages with training loops of their own, which may lie on ``PYTHONPATH`` without any metadata."""
-WITHOUT_LOOPS = {
-    "accelerate", "deepspeed", "ignite", "keras", "lightning", "lightning_fabric", "pytorch_lightning",
-    "stable_baselines3", "torch", "transformers", "ultralytics",
-}  # fmt: skip
-"""Packages whose loops are not those of a script: their trainers tell their settings, or they only wrap a step."""
+TRAINERS = {"ignite", "keras", "lightning", "pytorch_lightning", "stable_baselines3", "transformers", "ultralytics"}
+"""Packages whose own loop makes the steps, and whose trainers tell their settings."""
+WITHOUT_LOOPS = {*TRAINERS, "accelerate", "deepspeed", "lightning_fabric", "torch"}
+"""Packages whose loops are not those of a script: those, and others that only wrap a step."""
 _preloaded: Set[str] = set()
 FrameKey = Tuple[int, Any]
 """Identity and code of a frame. The frame itself would keep the tensors of a call that has ended."""

@@ -290,15 +290,9 @@ def _called_methods(loop: Any, frame: Any) -> List[Any]:
     calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
     called = {called_name(call) for call in calls if target_name(call.func).startswith("self.")}
     tree = parse_file(frame.f_code.co_filename)
-    methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)] if tree is not None else []
-    around = [kind for kind in ast.walk(tree) if isinstance(kind, ast.ClassDef)] if tree is not None else []
-    owner = next((kind for kind in around if _is_around(kind, loop.lineno)), None)
-    return [
-        node
-        for method in methods
-        if method.name in called and owner and method in owner.body
-        for node in ast.walk(method)
-    ]
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)] if tree is not None else []
+    methods = [method for kind in classes if _is_around(kind, loop.lineno) for method in kind.body]
+    return [node for method in methods if getattr(method, "name", "") in called for node in ast.walk(method)]
 
 
 def varying_increment(loop: Any, counter: str, frame: Any) -> str:

@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import math
-import types
 from typing import Any, Dict, List, Optional, Tuple
 
 from leadline.graphs.torch.worker.expressions import (
@@ -12,6 +11,7 @@ from leadline.graphs.torch.worker.expressions import (
     called_name,
     evaluate,
     gives_elements,
+    imagined_frame,
     parse_file,
     target_name,
 )
@@ -61,14 +61,10 @@ def _passes_of_iterator(iterator: Any) -> Optional[int]:
         )
         _iterators[id(iterator)] = None
         with contextlib.suppress(UnreadableExpression):
-            _iterators[id(iterator)] = _read_iterator(body, _place(method, iterator)) if body else None
+            if body is not None:
+                place = imagined_frame({"self": iterator}, method.__globals__, code.co_filename)
+                _iterators[id(iterator)] = _read_iterator(body, place)
     return _iterators[id(iterator)]
-
-
-def _place(method: Any, owner: Any) -> Any:
-    """Return what stands for a frame of a method that does not run."""
-    code = types.SimpleNamespace(co_flags=0, co_filename=method.__code__.co_filename)
-    return types.SimpleNamespace(f_locals={"self": owner}, f_globals=method.__globals__, f_code=code)
 
 
 def _read_iterator(body: ast.FunctionDef, place: Any) -> Optional[int]:

@@ -6,14 +6,9 @@ import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 from leadline.graphs.torch.worker.later_loops import later_training
-from leadline.graphs.torch.worker.libraries import FrameKey
+from leadline.graphs.torch.worker.libraries import TRAINERS, FrameKey
 from leadline.graphs.torch.worker.loop_roles import same_loop, split_loops
 from leadline.graphs.torch.worker.loops import EnclosingLoop, enclosing_loops
-
-FRAMEWORKS = (
-    "ignite", "keras", "lightning", "pytorch_lightning", "stable_baselines3", "transformers", "ultralytics",
-)  # fmt: skip
-"""Packages whose own loop makes the steps."""
 
 
 class WatchedStep(NamedTuple):
@@ -76,7 +71,7 @@ class LoopObservations:
         """Read the loops around the outermost call of a framework on the stack of a step, and calls that follow it."""
         caller = None
         while frame is not None and frame.f_code.co_name != "<module>":
-            if str(frame.f_globals.get("__name__")).partition(".")[0] in FRAMEWORKS:
+            if str(frame.f_globals.get("__name__")).partition(".")[0] in TRAINERS:
                 caller = frame.f_back
             frame = frame.f_back
         if caller is not None:

@@ -4,7 +4,6 @@ import ast
 import contextlib
 import itertools
 import os
-import types
 from typing import (
     Any,
     Dict,
@@ -26,6 +25,7 @@ from leadline.graphs.torch.worker.expressions import (
     called_name,
     evaluate,
     gives_elements,
+    imagined_frame,
     names_read,
     parse_file,
     read_locals,
@@ -278,8 +278,7 @@ def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int
     changed = set(assigned_names(loop.body))
     conditions = [test for test in conditions if changed.isdisjoint(_variables(test))]
     names = dict(read_locals(frame))
-    code = types.SimpleNamespace(co_flags=0, co_filename=frame.f_code.co_filename)
-    place = types.SimpleNamespace(f_locals=names, f_globals=frame.f_globals, f_code=code)
+    place = imagined_frame(names, frame.f_globals, frame.f_code.co_filename)
     try:
         return sum(
             _bind(counter, value, names) and any(evaluate(test, place) for test in conditions)
@@ -370,8 +369,7 @@ def _total(nodes: List[Any], frame: Any) -> Optional[int]:
         names = dict(read_locals(frame))
         if not _bind(target, value, names):
             return None
-        code = types.SimpleNamespace(co_flags=0, co_filename=frame.f_code.co_filename)
-        total = _total(nodes[1:], types.SimpleNamespace(f_locals=names, f_globals=frame.f_globals, f_code=code))
+        total = _total(nodes[1:], imagined_frame(names, frame.f_globals, frame.f_code.co_filename))
         if total is None:
             return None
         totals.append(total)

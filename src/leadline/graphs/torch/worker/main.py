@@ -66,7 +66,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     except ImportError:
         return {"failure": {"reason": f"{sys.executable} has no torch: name the Python that the job runs with"}}
     session.framework_s = time.process_time() - before_s
-    from leadline.graphs.torch.worker import native_files, patches, scratch
+    from leadline.graphs.torch.worker import patches, scratch
 
     patches.postpone_compiler()  # before anything below loads the compiler
     from leadline.graphs.torch.worker import fake_tensors
@@ -75,7 +75,6 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
         fake_tensors.claim_device(spare="spare device" not in request.get("without", ()))
     patches.define_torchvision_ops()
     scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not session.caches_refused)
-    native_files.redirect_native_files()
     recorder, steps = install_hooks(session)
     gc.enable()
     # Without freezing, collections that scan the framework's own objects take a twentieth of a trace.

@@ -20,6 +20,8 @@ from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, Optional, Set
 
+from leadline.graphs.torch.worker.native_files import redirect_native_files
+
 
 class _OverlayEntry:
     """An entry of a folder, under the path the script uses."""
@@ -85,19 +87,12 @@ def redirect_writes(folder: str, *, caches: bool = True) -> None:
     for holder in gc.get_referrers(builtin_open):
         if isinstance(holder, dict) and holder is not vars(tree) and holder is not vars(sys.modules["_io"]):
             holder.update({name: tree.open for name, value in holder.items() if value is builtin_open})
+    redirect_native_files(tree.place)
 
 
 def is_scratch(path: Any) -> bool:
     """Return whether a file was written during this trace."""
     return any(tree.is_written(path) for tree in _scratch_trees)
-
-
-def path_in_scratch(path: Any, *, writes: bool) -> Any:
-    """Return where a file is that a compiled library is to open, as Python's ``open`` would."""
-    for tree in _scratch_trees:
-        keeps = writes and os.path.exists(path)
-        return (tree.path_to_change if keeps else tree.path_to_write if writes else tree.path_to_read)(path)
-    return path
 
 
 class _ScratchTree:
@@ -188,6 +183,12 @@ class _ScratchTree:
             else:
                 self._copy(source, target)
         return target
+
+    def place(self, path: Any, writes: bool) -> Any:
+        """Return where a file is that a compiled library opens by itself."""
+        if not writes:
+            return self.path_to_read(path)
+        return self.path_to_change(path) if self._exists(path) else self.path_to_write(path)
 
     def open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, int) or kwargs.get("opener") is not None:

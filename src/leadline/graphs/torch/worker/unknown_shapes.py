@@ -28,7 +28,8 @@ CHOICES = {"topk": 2, "max": 1, "min": 1, "argmax": 1, "argmin": 1}
 """Ops that return places along a dimension, and the position of that argument."""
 SHAPING = {"permute", "transpose", "_to_copy", "clone", *fake_tensors.VIEWS}
 """Ops whose result holds the same elements as their input, or a part of them."""
-COMPARISONS = {"gt", "ne", "ge", "lt", "le"}
+COMPARISONS = {"gt", "ne"}
+"""Comparisons, usually with zero, that are true for the same elements as a mask."""
 COUNTS = {"sum", "bincount"}
 MARKED = {"eq", "any", "add", "scatter", "scatter_", *COUNTS, *COMPARISONS, *SHAPING, *CHOICES}
 """Ops whose result tells something of data that a trace does not have."""
@@ -62,9 +63,9 @@ def _share(name: str, args: Any, out: Any) -> Optional[float]:
     given: Optional[float] = args[0].__dict__.get("_share")
     if name == "eq":
         extents = [tensor.__dict__.get("_extent") for tensor in args if isinstance(tensor, torch.Tensor)]
-        return 1.0 / max(filter(None, extents), default=1)
+        return 1.0 / max(filter(None, extents)) if any(extents) else None
     if name == "any":
-        return float((given or 1.0) * args[0].numel() / max(1, out.numel()))
+        return None if given is None else float(given * args[0].numel() / max(1, out.numel()))
     if name in COMPARISONS:
         return given
     if len(args) > 2 and isinstance(args[2], torch.Tensor) and args[0].dim():
