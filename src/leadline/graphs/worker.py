@@ -47,12 +47,15 @@ class WorkerAnswer(Frozen):
     ``memory`` is what the compiler of a module plans. ``loop`` and ``trains`` are of the script that called a module,
     and ``weights`` the shape and dtype of each array that it takes gradients for.
 
+    ``asks_values``: Values of tensors may decide what the script does, and the trace had none.
+
     ``confinement`` is the sentence on what the kernel held back; ``harm`` is the same if any harm was possible.
     """
 
     failure: WorkerFailure | None = None
     job: TracedJob | None = None
     compiled: bool = False
+    asks_values: bool = False
     text: str = ""
     loop: LoopFacts | None = None
     trains: bool = True

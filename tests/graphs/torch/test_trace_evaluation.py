@@ -88,7 +88,7 @@ def test_a_loop_that_evaluates_every_so_many_steps_is_traced_until_it_does(tmp_p
     assert {op.kind for op in job.step.ops} >= {op.kind for op in job.evaluation.ops} if batches else not job.evaluation
     assert job.step.ops == trace(tmp_path, LOOP_WITHOUT_EVALUATION).step.ops
     assert [text for text in job.notes if "evaluat" in text] == [
-        f"the loop first evaluated after step {every}: assuming one evaluation every {every} steps"
+        f"the loop evaluates every {every} steps"
         if batches
         else "evaluation is not counted: val_loader was not read after the traced steps"
     ]

@@ -22,6 +22,11 @@ BUSY_FACTOR = 4
 """Wall-clock limit over the limit of a trace, which does not count waiting for a processor."""
 
 
+VALUES_S = 30.0
+"""Limit of a second trace with values. Those of large models take longer, and stay unknown."""
+VALUES_NOTE = "the values of tensors decide what the script does, so the trace calculated them on the CPU"
+
+
 def trace_command(
     workload: Workload,
     *,
@@ -33,7 +38,8 @@ def trace_command(
     """Run the user's unmodified command for three steps on a simulated device and return the step it would run.
 
     A script that puts nothing on the GPU runs again for the CPU: which ops it calls depends on the device from its
-    first tensor on, and only a run tells that it uses no GPU. Both runs are confined alike.
+    first tensor on, and only a run tells that it uses no GPU. A script whose course depends on
+    values of tensors runs again with values, which the CPU calculates. All runs are confined alike.
 
     The workload's limit is that of the script itself, which runs in ``cwd``. Waiting for a processor does not count, up
     to ``BUSY_FACTOR`` times the limit. ``command`` is the workload's, if it was read before.
@@ -58,13 +64,23 @@ def trace_command(
     answer, reasons = run(env=_environment(command, device_type)), []
     if answer.failure and answer.failure.retry == "cpu" and device_type != "cpu":
         reasons = [answer.failure.reason]
-        request["device_type"] = "cpu"
-        answer = run(env=_environment(command, "cpu"))
-        if answer.harm:
-            twice = f"{answer.harm}; the script ran twice, and so did everything that was not held back"
-            answer = replace(answer, confinement=twice, harm=twice)
+        request["device_type"] = device_type = "cpu"
+        answer = _twice(run(env=_environment(command, "cpu")))
+    if answer.asks_values and not (answer.failure and answer.failure.retry):
+        request |= {"values": True, **_limits(min(workload.trace_limit_s, VALUES_S))}
+        valued = _twice(run(env=_environment(command, device_type)))
+        if not valued.failure:
+            answer, reasons = valued, [*reasons, VALUES_NOTE]
     job = _read_job(answer)
     return replace(job, notes=(*_count_notes(command, workload, job), *job.notes, answer.confinement, *reasons))
+
+
+def _twice(answer: WorkerAnswer) -> WorkerAnswer:
+    """Return the answer of another run, with what may have happened twice."""
+    if not answer.harm:
+        return answer
+    twice = f"{answer.harm}; the script ran twice, and so did everything that was not held back"
+    return replace(answer, confinement=twice, harm=twice)
 
 
 def _count_notes(command: PythonCommand, workload: Workload, job: TracedJob) -> Iterator[str]:
@@ -134,9 +150,12 @@ def _base_request(device_type: str, timeout_s: float = TRACE_LIMIT_S) -> dict[st
     if device_type not in ("cuda", "cpu"):
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
     request = {"worker": "leadline.graphs.torch.worker.main", "device_type": device_type}
-    limits = {"timeout_s": timeout_s, "wall_s": BUSY_FACTOR * timeout_s + START_S}
     defaults = {"function": "", "module": False, "argv": [], "world_size": 1, "local_size": 1, "accelerate": None}
-    return {**request, **limits, **defaults}
+    return {**request, **_limits(timeout_s), **defaults}
+
+
+def _limits(timeout_s: float) -> dict[str, float]:
+    return {"timeout_s": timeout_s, "wall_s": BUSY_FACTOR * timeout_s + START_S}
 
 
 def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:

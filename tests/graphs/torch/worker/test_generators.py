@@ -93,7 +93,6 @@ data, running = Data(), batches(4)
 of_whole = whole_batches("abcdefgh", 3)
 next(of_whole)
 of_call, of_class = in_epochs(zip("abc", "def"), 5), iter(Rows("abcde"))
-twice = [slices(x for x in "ab"), slices(x for x in "ab")]
 for generator in (running, of_call, of_class):
     next(generator)
 """
@@ -104,8 +103,8 @@ for generator in (running, of_call, of_class):
     [
         ("batches(3)", 6), ("batches(n=3, size=5)", 15), ("data", 10), ("data.shuffled(7)", 7), ("running", 8),
         ("endless()", None), ("guarded(4)", None), ("stopped(9)", None), ("nested(2)", None), ("nested(missing)", None),
-        ("in_epochs(zip('abc', 'def'), 5)", 10), ("Rows([*'abcde'])", 3), ("slices(x for x in 'ab')", None),
-        ("whole_batches('abcdefgh', 3)", 2), ("in_turn('abcde')", 3), ("in_turn('abcde', size=1)", 5),
+        ("of_call", 10), ("of_class", 3), ("slices(x for x in 'ab')", None),
+        ("of_whole", 2), ("in_turn('abcde')", 3), ("in_turn('abcde', size=1)", 5),
         ("either('abcdefghi')", 3), ("either('abcdefgh', extra=2)", 2),
         ("range(3)", None), ("missing", None), ("slices('abcdef')", 3), ("slices('abcde', 'abcde', size=4)", 2),
     ],

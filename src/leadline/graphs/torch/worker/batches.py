@@ -20,6 +20,19 @@ and then on a mean one together with the first of the largest.
 """
 
 
+def set_up_worker(loader: Any) -> Any:
+    """Do once what each worker of a loader would do first, as the only worker, and return the loader."""
+    worker = torch.utils.data._utils.worker
+    if loader.__dict__.pop("without_worker", False) and loader.worker_init_fn is not None:
+        seed = torch.initial_seed()
+        worker._worker_info = worker.WorkerInfo(id=0, num_workers=1, seed=seed, dataset=loader.dataset)
+        try:
+            loader.worker_init_fn(0)
+        finally:
+            worker._worker_info = None
+    return loader
+
+
 class BatchPlanner:
     """Records the batches of training loaders, and plans those of one loader if their sizes differ."""
 

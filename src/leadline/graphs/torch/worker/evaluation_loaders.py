@@ -23,7 +23,8 @@ def evaluation_batches(
             return None
         every = observed.steps_to_evaluation
         if every and steps_per_epoch and not observed.framework.get("framework"):
-            notes.append(f"the loop first evaluated after step {every}: assuming one evaluation every {every} steps")
+            first = "" if observed.evaluation_period else f"first evaluated after step {every}: assuming that it "
+            notes.append(f"the loop {first}evaluates every {every} steps")
             return float(batches * steps_per_epoch / every)
         return batches
     data = {id(getattr(loader, "dataset", None)) for loader in training_loaders}

@@ -1,5 +1,6 @@
 """Tensors without data: the device they show, and the device that ops on them run on."""
 
+import math
 import sys
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -92,7 +93,7 @@ def _group_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _do_nothing(*_: Any) -> None:
-    """Initialize no device."""
+    """Do and know nothing."""
 
 
 def gpu_device() -> torch.device:
@@ -202,6 +203,7 @@ def scalar_value(tensor: torch.Tensor) -> Any:
     value = known_value(tensor)
     if value is not None and value.numel() == 1:
         return value.item()
+    GUESSED[0] = True
     if tensor.dtype == torch.bool:
         truth = tensor.__dict__.get("_truth")
         return bool(expected_truth()) if truth is None else truth
@@ -218,25 +220,42 @@ def with_values(elements: Any) -> Any:
 
 
 def host_copy(tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:
-    """Return a host tensor for a device tensor: its known values, else zeros. A large one stays without data."""
+    """Return a host tensor for a device tensor: its known values, else zeros, and ones for truths.
+
+    A large one stays without data.
+    """
     dtype = dtype or tensor.dtype
     value = known_value(tensor)
     if value is not None:
         return value.to(dtype)
     if tensor.numel() * tensor.element_size() > REAL_LIMIT_BYTES or tensor.__dict__.get("_is_param"):
         return empty_like(tensor, torch.device("cpu"), dtype)
+    GUESSED[0] = True
     if tensor.dim() == 0:
         return torch.full((), scalar_value(tensor), dtype=dtype, device="cpu")
     if tensor.__dict__.get("_distinct"):
         # From the second on: the first one is often none to choose, such as a constant frequency.
         places = torch.arange(1, tensor.numel() + 1, device="cpu") % tensor.__dict__["_extent"]
         return places.reshape(tensor.shape).to(dtype)
+    if tensor.dtype == torch.bool:  # a mask selects on the host as many as on the device
+        share = tensor.__dict__.get("_share", tensor.__dict__.get("_truth", 1.0))
+        selected = math.ceil(tensor.numel() * share)
+        return (torch.arange(tensor.numel(), device="cpu") < selected).reshape(tensor.shape).to(dtype)
     return torch.zeros(tensor.shape, dtype=dtype, device="cpu")
+
+
+GUESSED = [False]
+"""Whether the script has read a value that is not known."""
+computed_value: Callable[[Any], Any] = _do_nothing
+"""Returns the values of a device tensor where ops run on values, too."""
 
 
 def known_value(tensor: torch.Tensor) -> Any:
     """Return the host tensor that a device tensor was copied from, if it is remembered and unchanged."""
-    return tensor.__dict__.get("_known") if isinstance(tensor, FakeTensor) else tensor
+    if not isinstance(tensor, FakeTensor):
+        return tensor
+    value = computed_value(tensor)
+    return tensor.__dict__.get("_known") if value is None else value
 
 
 def remember_value(tensor: torch.Tensor, host: torch.Tensor) -> None:

@@ -2,21 +2,19 @@
 
 import ast
 import contextlib
-import gc
 import inspect
 import types
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from leadline.graphs.torch.worker.expressions import (
     UnreadableExpression,
-    assigned_names,
-    called_name,
     evaluate,
     imagined_frame,
     parse_file,
     read_locals,
     scope_of,
 )
+from leadline.graphs.torch.worker.iterated import recorded
 from leadline.graphs.torch.worker.loop_bounds import never_ends
 
 
@@ -27,15 +25,9 @@ def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optio
     under conditions within them of which both branches yield as often.
     """
     try:
-        state = _state(node, frame)
+        code, names, scope_globals = _state(node, frame)
     except (UnreadableExpression, TypeError, ValueError):
-        state = None
-    if state is None or _reassigns_arguments(state[0]):
-        running = _running(node, frame) if isinstance(node, ast.Call) else None
-        state = state if running is None else _state_of(running)
-    if state is None:
         return None
-    code, names, scope_globals = state
     if hasattr(names.get("self"), "n_splits"):  # a splitter of scikit-learn
         return int(names["self"].n_splits)
     if code in _reading:  # it calls itself
@@ -49,9 +41,12 @@ def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optio
 
 def yields_endlessly(node: Any, frame: Any) -> bool:
     """Return whether a call of a loop made a generator that yields within ``while True``, which nothing ends."""
-    running = _running(node, frame)
-    tree = None if running is None else parse_file(running.gi_code.co_filename)
-    function = None if tree is None else scope_of(tree, types.SimpleNamespace(f_code=running.gi_code))
+    try:
+        code = _state(node, frame)[0]
+    except (UnreadableExpression, TypeError, ValueError):
+        return False
+    tree = parse_file(code.co_filename)
+    function = None if tree is None else scope_of(tree, types.SimpleNamespace(f_code=code))
     return any(map(never_ends, getattr(function, "body", ())))
 
 
@@ -111,53 +106,17 @@ def _count_of(statement: Any, state: Any, count_passes: Any, *, in_loop: bool) -
 
 
 def _state(node: Any, frame: Any) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
-    """Return the code, variables and globals of a generator."""
-    if isinstance(node, ast.Call):
+    """Return the code, variables and globals of the generator that a loop goes through."""
+    value = recorded(node, frame)[0]
+    if value is None and isinstance(node, ast.Call):
         function = evaluate(node.func, frame)
         arguments = [evaluate(argument, frame) for argument in node.args]
         named = {word.arg: evaluate(word.value, frame) for word in node.keywords if word.arg}
         return _called(function, arguments, named)
-    value = evaluate(node, frame)
+    value = evaluate(node, frame) if value is None else value
     if isinstance(value, types.GeneratorType) and value.gi_frame is not None:
-        return _state_of(value)
+        return value.gi_code, read_locals(value.gi_frame), value.gi_frame.f_globals
     return _called(getattr(type(value), "__iter__", None), [value], {})
-
-
-def _reassigns_arguments(code: Any) -> bool:
-    """Return whether a function changes its arguments, so that the generator that runs knows them better."""
-    tree = parse_file(code.co_filename)
-    function = None if tree is None else scope_of(tree, types.SimpleNamespace(f_code=code))
-    arguments = code.co_varnames[: code.co_argcount]
-    return not set(arguments).isdisjoint(assigned_names(getattr(function, "body", [])))
-
-
-def _state_of(generator: Any) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:
-    return generator.gi_code, read_locals(generator.gi_frame), generator.gi_frame.f_globals
-
-
-def _running(node: Any, frame: Any) -> Any:
-    """Return the generator that the call of a loop made; ``None`` if there are several of its function, or none."""
-    try:
-        function = evaluate(getattr(node, "func", node), frame)
-        function = getattr(function, "__iter__", None) if isinstance(function, type) else function
-        code = getattr(function, "__code__", None)
-    except UnreadableExpression:
-        code = None
-    name = called_name(node)
-    running = [
-        value
-        for value in gc.get_objects()
-        if type(value) is types.GeneratorType
-        and value.gi_frame is not None
-        and (value.gi_code is code or (bool(name) and _is_made_by(value, name, is_known=code is not None)))
-    ]
-    owners = {id(read_locals(value.gi_frame).get("self", value)) for value in running}
-    return running[0] if len(owners) == 1 else None  # the generators of one object yield alike
-
-
-def _is_made_by(generator: Any, name: str, *, is_known: bool) -> bool:
-    """Return whether a function of this name made a generator: it, unless that is known, or a function within it."""
-    return f".{name}.<locals>." in f".{generator.__qualname__}" or (not is_known and generator.__name__ == name)
 
 
 def _called(function: Any, arguments: List[Any], named: Dict[str, Any]) -> Tuple[Any, Dict[str, Any], Dict[str, Any]]:

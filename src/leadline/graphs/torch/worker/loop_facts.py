@@ -48,8 +48,9 @@ def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> 
     if loader is not None:
         facts.update(_loader_facts(observed, loader, notes))
     elif observed.forward is not None:
-        facts["batch"], module = observed.forward["batch"], observed.forward["module"]
-        notes.append(f"batch {facts['batch']} is read from the input of {module}: there is no DataLoader")
+        facts["batch"], module = observed.forward["batch"] or None, observed.forward["module"]
+        read = f"batch {facts['batch']}" if facts["batch"] else "no batch"
+        notes.append(f"{read} is read from the input of {module}: there is no DataLoader")
     if loader is not None and observed.forward is not None and _trains_on_one_batch(observed):
         facts["batch"] = observed.forward["batch"]  # of a data set loaded as one batch, a step may take a part
     if "batch" in observed.framework:
@@ -179,11 +180,14 @@ def _epoch_length(
         notes.append(f"{counted} steps are read from {limit_loop.place}{assumed}")
         return _apply_step_limit(per_epoch, None, counted)
     per_epoch, epochs = _passes(observed, step, outer, inner, per_epoch, batches, accumulation, notes)
-    if accumulation > 1 and per_epoch is not None and epochs is not None and batches and loops[-1].counts_on:
-        return _apply_step_limit(per_epoch, None, int(batches * epochs / accumulation))
+    if per_epoch is not None and epochs is not None and batches and loops and loops[-1].counts_on:
+        period, first = (accumulation, accumulation) if accumulation > 1 else _period_of_rarest(observed)
+        if period > 1:
+            return _apply_step_limit(per_epoch, None, int(batches * epochs - first) // period + 1)
     limit = min((loop.limit for loop in loops if loop.limit is not None), default=None)
     if limit is not None and (per_epoch is None or epochs is None or per_epoch * epochs > limit):
         assumed = ", assuming that it counts steps of the optimizer" if accumulation > 1 else ""
+        notes[:] = [note for note in notes if not note.endswith("steps are unknown")]
         notes.append(f"{limit} steps are read from the condition that ends the loop early{assumed}")
         return _apply_step_limit(per_epoch, None, limit)
     return per_epoch, epochs
@@ -309,13 +313,19 @@ def _steps_in_loop(observed: LoopObservations, loop: EnclosingLoop, times: int, 
 
 def _steps_of_rarest(observed: LoopObservations, batches: int, notes: List[str]) -> int:
     """Return the steps in some batches of the optimizer that steps most rarely, if there are several."""
+    between, first = _period_of_rarest(observed)
+    if between < 2:
+        return max(1, batches)
+    notes.append(f"one of the optimizers steps every {between} batches, which are one step")
+    return max(0, batches - first) // between + 1
+
+
+def _period_of_rarest(observed: LoopObservations) -> Tuple[int, int]:
+    """Return the batches between steps of the optimizer that steps most rarely, and those before its first one."""
     drawn = [places for places in observed.batches_at.values() if len(places) > 1]
     rarest = min(drawn, key=len, default=[1, 2])
     between = round((rarest[-1] - rarest[0]) / (len(rarest) - 1))
-    if len(drawn) < 2 or between < 2:
-        return max(1, batches)
-    notes.append(f"one of the optimizers steps every {between} batches, which are one step")
-    return max(0, batches - rarest[0]) // between + 1
+    return (1, 1) if len(drawn) < 2 else (between, rarest[0])
 
 
 def _ends_before(loop: EnclosingLoop, loader: Any, batches: Optional[int]) -> bool:

@@ -19,8 +19,9 @@ from leadline.graphs.torch.worker.later_loops import later_training, replaced_lo
 from leadline.graphs.torch.worker.libraries import library_frames, record_preloaded, user_frames
 from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
 from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
+from leadline.graphs.torch.worker.loop_periods import read_periods
 from leadline.graphs.torch.worker.loop_roles import reads_endlessly
-from leadline.graphs.torch.worker.loops import enclosing_loops, read_periods
+from leadline.graphs.torch.worker.loops import enclosing_loops
 from leadline.graphs.torch.worker.session import call_after
 from leadline.graphs.torch.worker.trainers import trainer_settings
 
@@ -90,8 +91,8 @@ def _record_batch(watch: LoopObservations, batch: Any, iterator: Any) -> None:
         return
     key = id(loader)
     is_training = torch.is_grad_enabled()
-    if not is_training and watch.steps_to_evaluation is None and watch.evaluates_between_steps([loader]):
-        watch.steps_to_evaluation = watch.step_count
+    if not is_training and watch.steps_to_evaluation is None and watch.step_count and key not in watch.first_batch:
+        watch.read_evaluation(loader)
     if key not in watch.first_batch:
         watch.first_batch[key] = _batch_size_and_bytes(batch)
     if is_training:

@@ -16,7 +16,9 @@ from leadline.graphs.torch.worker.expressions import (
     target_name,
 )
 from leadline.graphs.torch.worker.generators import count_yields, yields_endlessly
-from leadline.graphs.torch.worker.loop_bounds import break_bound, varying_increment, while_bound
+from leadline.graphs.torch.worker.iterated import recorded
+from leadline.graphs.torch.worker.loop_bounds import break_bound, while_bound
+from leadline.graphs.torch.worker.loop_counters import varying_increment
 
 
 def iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
@@ -25,7 +27,7 @@ def iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
     iterable, count = _read_length(iterated, frame)
     zipped = [part for part in _zipped(node.iter) if called_name(part) not in ENDLESS]
     if zipped:  # the shortest ends the loop
-        lengths = {part: _read_length(part, frame)[1] for part in zipped}
+        lengths = {part: _read_length(unwrap(part, None)[0], frame)[1] for part in zipped}
         ends = [size for part, size in lengths.items() if size is not None or not yields_endlessly(part, frame)]
         count = None if None in ends else min(ends, default=None)  # type: ignore[type-var]
     bound = break_bound(node, frame)
@@ -35,9 +37,14 @@ def iterations(node: ast.For, frame: Any) -> Tuple[Any, Optional[int]]:
 
 
 def _read_length(node: Any, frame: Any) -> Tuple[Any, Optional[int]]:
-    iterable = None
+    iterable, length = None, None
     try:
         iterable = evaluate(node, frame)
+    except Exception:  # noqa: BLE001 - nor can the user's object be read if it raises any other error
+        iterable, length = recorded(node, frame)
+    if length is not None:
+        return iterable, length
+    try:
         iterable = getattr(iterable, "iterable", iterable)
         return iterable, len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 from leadline.graphs.torch.worker.later_loops import later_training
 from leadline.graphs.torch.worker.libraries import TRAINERS, FrameKey
+from leadline.graphs.torch.worker.loop_periods import period_around
 from leadline.graphs.torch.worker.loop_roles import same_loop, split_loops
 from leadline.graphs.torch.worker.loops import EnclosingLoop, enclosing_loops
 
@@ -37,6 +38,8 @@ class LoopObservations:
         self.evaluated: List[int] = []
         self.steps_to_evaluation: Optional[int] = None
         """Steps before the first evaluation, if the loop over the training batches evaluates."""
+        self.evaluation_period = 0
+        """Passes of that loop between evaluations, as its condition says; zero without one."""
         self.later = ""
         """Place of further training after the loops of the steps."""
         self.replaced = ""
@@ -106,6 +109,18 @@ class LoopObservations:
             other.loops[-1].position for other in others if other.loops and same_loop(other.loops[-1:], step.loops[-1:])
         ]
         return len(places) < 2 or None in places or len(set(places)) > 1
+
+    def read_evaluation(self, loader: Any) -> None:
+        """Read at the first evaluation batch of a loader whether the loop over the training batches evaluates."""
+        step = self.typical_step()
+        batches = split_loops(step.loops, step.loader, self.advances(step))[1] if step is not None else None
+        if batches is None or self.framework.get("framework"):
+            return
+        if any(same_loop([loop], [batches]) for loop in enclosing_loops(self.folder)):
+            self.evaluation_period = period_around(self.folder)
+            self.steps_to_evaluation = self.evaluation_period or self.step_count
+        elif self.evaluates_between_steps([loader]):
+            self.steps_to_evaluation = self.step_count
 
     def evaluates_between_steps(self, loaders: List[Any]) -> bool:
         """Return whether the loop over the training batches names one of these loaders, which was not read yet."""

@@ -39,12 +39,11 @@ from leadline.graphs.torch.worker.loop_bounds import (
     break_bound,
     counted_passes,
     counts_on,
-    outlives_loop,
     passes_before,
     steps_at_end,
-    varying_increment,
     while_bound,
 )
+from leadline.graphs.torch.worker.loop_counters import outlives_loop, varying_increment
 from leadline.graphs.torch.worker.loop_lengths import iterations, unwrap
 from leadline.graphs.torch.worker.run_conditions import early_end, skipped_by
 
@@ -154,22 +153,6 @@ def _is_over_optimizers(loop: EnclosingLoop) -> bool:
     )
 
 
-def read_periods(script_folder: str) -> List[int]:
-    """Return each N of a ``step % N`` in the innermost loop of the user around the current call, in its order."""
-    periods: List[int] = []
-    for frame in user_frames(script_folder):
-        loops = loops_of(frame)
-        for node in ast.walk(loops[-1]) if loops else ():
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-                with contextlib.suppress(UnreadableExpression):
-                    period = evaluate(node.right, frame)
-                    if isinstance(period, int) and period > 1:
-                        periods.append(period)
-        if loops:
-            break
-    return periods
-
-
 def _varying_argument(loop: EnclosingLoop, node: Any, frame: Any, caller: Any, around: List[Any]) -> EnclosingLoop:
     """Return a loop with the caller's loop that may change an argument which decides how long this one is."""
     tree = parse_file(caller.f_code.co_filename)
@@ -179,6 +162,8 @@ def _varying_argument(loop: EnclosingLoop, node: Any, frame: Any, caller: Any, a
         return loop
     names = [name for name in frame.f_code.co_varnames[: frame.f_code.co_argcount] if name not in ("self", "cls")]
     arguments = dict(zip(names, call.args))  # noqa: B905 - Python 3.9 has no strict
+    if isinstance(call.func, ast.Attribute):  # the method of an element of the caller's loop
+        arguments["self"] = call.func.value
     arguments.update({word.arg: word.value for word in call.keywords if word.arg})
     origins = _sources(set(_variables(_bound_of(node), within_calls=True)), frame)
     for name in origins & set(arguments):
@@ -237,7 +222,8 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         times, counts_inner, counter = while_bound(node, frame) or (None, False, "")
         name = f"while {text}"
         counted = counted_passes(node, counter, frame)
-        loop = EnclosingLoop(node.lineno, counter, times, name, None, False, counts_inner, may_end, limit=limit)
+        phases = _counted_elements(node.test, frame)
+        loop = EnclosingLoop(node.lineno, counter, times, name, phases, False, counts_inner, may_end, limit=limit)
         increment = varying_increment(node, counter, frame)
         loop = loop._replace(position=counted.before, counted=counted, increment=increment, may_skip=may_skip)
         return loop._replace(names=names_read(node.body))
@@ -251,6 +237,14 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         node.lineno, name, count, text, iterable, may_end=may_end, may_skip="" if skipped else may_skip, names=names,
         limit=limit, position=place,
     )  # fmt: skip
+
+
+def _counted_elements(test: Any, frame: Any) -> Any:
+    """Return the list whose length the condition of a ``while`` loop names as its bound, if any."""
+    bounds = [part for part in getattr(test, "comparators", []) if called_name(part) == "len" and part.args]
+    with contextlib.suppress(UnreadableExpression):
+        return evaluate(bounds[0].args[0], frame) if bounds else None
+    return None
 
 
 _begun: Dict[Tuple[Any, ...], Tuple[Any, Optional[int]]] = {}

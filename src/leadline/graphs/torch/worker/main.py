@@ -34,7 +34,7 @@ WITHOUT_DATA = ("its data is not allocated yet", "Cannot access data pointer")
 def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     """Carry out one request, write its answer (a traced job, or a failure with the user's line) and end the process."""
     faulthandler.dump_traceback_later(request["wall_s"] + ORPHAN_S, exit=True)
-    session = TraceSession(policy=request["device_type"])
+    session = TraceSession(policy=request["device_type"], with_values=request.get("values", False))
     session.world_size, session.local_size = request["world_size"], request["local_size"]
     session.limit_s = request["timeout_s"]
     session.caches_refused = confinement.refuses_writes
@@ -42,6 +42,9 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
         answer = trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer
         answer = {"failure": failure_document(error)}
+    tensors = sys.modules.get("leadline.graphs.torch.worker.fake_tensors")
+    has_guessed = "failure" in answer and tensors is not None and tensors.GUESSED[0]
+    answer["asks_values"] = not session.with_values and (session.has_assumed or has_guessed)
     end_with(answer, request)
 
 
@@ -108,10 +111,11 @@ def install_hooks(session: TraceSession) -> Any:
         stand_ins,
         tensor_methods,
     )
+    from leadline.graphs.torch.worker.computed_values import ValuedRecorder
     from leadline.graphs.torch.worker.recorder import Recorder
     from leadline.graphs.torch.worker.step_watcher import StepWatcher
 
-    recorder = Recorder(session)
+    recorder = ValuedRecorder(session) if session.with_values else Recorder(session)
     session.recorder = recorder
     if session.policy == "cuda":
         fake_cuda.install_fake_cuda(session)
@@ -167,6 +171,9 @@ def run_target(request: Dict[str, Any]) -> None:
     target = request["target"]
     sys.argv = [target, *request["argv"]]
     sys.path.insert(0, str(Path.cwd() if request["module"] else Path(target).resolve().parent))
+    from leadline.graphs.torch.worker import iterated
+
+    iterated.record_iterables()
     if request["module"]:
         runpy.run_module(target, run_name="__main__", alter_sys=True)
     else:

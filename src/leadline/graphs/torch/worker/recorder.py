@@ -113,6 +113,11 @@ class Recorder(TorchDispatchMode):
                 times.append(time.thread_time() - began)
         return max(times[1] - times[0], 0.0) / WATCHED_OPS
 
+    def _ignore(self, *_: Any) -> None:
+        """Do nothing: tensors have no values here."""
+
+    give_values = give_results = give_zeros = _ignore
+
     def cut(self) -> TraceWindow:
         """Close the current window and open the next one."""
         closed = self.window
@@ -231,8 +236,7 @@ class Recorder(TorchDispatchMode):
             if out is NotImplemented:
                 raise
             self.session.fallbacks[str(func)] += 1
-            if (sentence := unknown_shapes.assumption_note(func, args)) is not None:
-                self.session.note(sentence)
+            self.session.assume(unknown_shapes.assumption_note(func, args))
             return out
 
     def _to_copy(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
@@ -251,6 +255,7 @@ class Recorder(TorchDispatchMode):
             unknown_shapes.mark(traits.name, args, out)
             return out
         if target.type == "cpu":
+            self.session.assume(unknown_shapes.assumption_note(func, args))
             return fake_tensors.host_copy(source, dtype)
         out = fake_tensors.empty_like(source, target, dtype)
         fake_tensors.remember_value(out, source if isinstance(source, FakeTensor) else source.to(dtype))

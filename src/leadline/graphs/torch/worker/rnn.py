@@ -45,7 +45,9 @@ def _replacement(session: TraceSession, name: str, original: Any) -> Any:
             shape["batch_first_copy"] = int(batch_first and data.dim() == 3)
             shape["kept"] = _onednn_saved_blocks(shape, data, weights)
         flat = [data, hidden] + ([cell] if cell is not None else []) + list(weights)
-        return tuple(_RecurrentLayer.apply(session, name, shape, bool(train), cell is not None, *flat))
+        results = tuple(_RecurrentLayer.apply(session, name, shape, bool(train), cell is not None, *flat))
+        session.recorder.give_results(results, original, args, kwargs)
+        return results
 
     return layer
 
@@ -166,6 +168,7 @@ class _RecurrentLayer(torch.autograd.Function):
         outputs = [t for t in outs if t is not None]
         _record(ctx, ctx.name + "_backward", 2 * _flops(ctx.shape), inputs, outputs)
         ctx.reserve = ctx.workspace = None
+        ctx.session.recorder.give_zeros(outputs)
         return (None, None, None, None, None, *outs)
 
 
@@ -185,7 +188,7 @@ def _record(ctx: Any, name: str, flops: float, input_tensors: Sequence[Any], out
     try:
         outputs = tuple(map(describe, output_tensors))
         inputs = tuple(map(describe, input_tensors))
-        sources = tuple({recorder.producer[spec[2]] for spec in inputs if spec[2] in recorder.producer})
+        sources = tuple(sorted({recorder.producer[spec[2]] for spec in inputs if spec[2] in recorder.producer}))
     finally:
         fake_tensors.NESTING[0] -= 1
     dims = {key: value for key, value in shape.items() if key not in INTERNAL_SIZES}

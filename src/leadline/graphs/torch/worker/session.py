@@ -167,6 +167,7 @@ class TraceSession:
 
     Attributes:
         policy: Device whose kernel choices are recorded, ``cuda`` or ``cpu``.
+        with_values: Ops run on values of the host, too; ``has_assumed``: something was assumed of values.
         real: Record ops on tensors with data too, as nothing else trains (bare tensors on the CPU).
         caches_refused: The kernel refuses to write caches below the home folder.
         world_size: Processes of the job; ``local_size``: those on this node.
@@ -184,6 +185,8 @@ class TraceSession:
     """
 
     policy: str = "cuda"
+    with_values: bool = False
+    has_assumed: bool = False
     real: bool = False
     caches_refused: bool = False
     world_size: int = 1
@@ -212,6 +215,12 @@ class TraceSession:
         """Add a sentence for the user, once."""
         if sentence not in self.notes:
             self.notes.append(sentence)
+
+    def assume(self, sentence: Optional[str]) -> None:
+        """Add a sentence on what is assumed of values that a trace has not, if anything is."""
+        if sentence is not None:
+            self.has_assumed = True
+            self.note(sentence)
 
     def count_devices(self) -> int:
         """Return the GPUs of the simulated machine, and remember that the script may depend on their number."""

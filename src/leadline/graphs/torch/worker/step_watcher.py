@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import _disable_current_modes
 
 from leadline.graphs.torch.worker import loop_hooks, trainers
-from leadline.graphs.torch.worker.batches import BatchPlanner, batch_tensors, moved_bytes
+from leadline.graphs.torch.worker.batches import BatchPlanner, batch_tensors, moved_bytes, set_up_worker
 from leadline.graphs.torch.worker.load_times import MeasuredLoad, loading_time, loads_per_step
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
 from leadline.graphs.torch.worker.repeated_calls import ALIKE, SAMPLED, RepeatedCalls
@@ -274,9 +274,10 @@ class StepWatcher:
             kept = {name: value for name, value in kwargs.items() if name not in WORKER_SETTINGS}
             # The sixth argument is num_workers, and those after the seventh concern the workers too.
             original_init(loader, *args[:5], *(0 for _ in args[5:6]), *args[6:7], **kept)
+            loader.without_worker = bool(kwargs.get("num_workers", args[5] if len(args) > 5 else 0))
 
         DataLoader.__init__ = init
-        DataLoader.__iter__ = lambda loader: _LimitedIterator(self, loader, original_iter(loader))
+        DataLoader.__iter__ = lambda loader: _LimitedIterator(self, loader, original_iter(set_up_worker(loader)))
 
     def before_batch(self, loader: Any, batches: "_LimitedIterator") -> None:
         """Decide whether an iterator may give another batch."""

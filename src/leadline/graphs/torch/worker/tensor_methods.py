@@ -30,7 +30,8 @@ def install_tensor_methods(session: TraceSession) -> None:
         tensor if isinstance(tensor, FakeTensor) else as_subclass(tensor, cls)
     )
     torch.Tensor.data = property(_tensor_data.__get__, _set_data)
-    _skip_initialisation()
+    if not session.with_values:
+        _skip_initialisation()
     _assume_finite()
     torch.istft = torch.Tensor.istft = let_checks_hold(torch.istft)
     torch.ctc_loss = _with_numbers(torch.ctc_loss)
@@ -152,7 +153,8 @@ def _make_fake_parameters(session: TraceSession) -> None:
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if cls is torch.nn.Parameter and type(data) in (torch.Tensor, torch.nn.Parameter):
-            data = fake_tensors.empty_like(data.detach(), torch.device("cpu"))
+            values, data = data.detach(), fake_tensors.empty_like(data.detach(), torch.device("cpu"))
+            session.recorder.give_values(data, values)
         parameter = original(cls, data, requires_grad)
         category = "optimizer-state" if makes_state(sys._getframe(1)) else "parameter"
         if category == "parameter":

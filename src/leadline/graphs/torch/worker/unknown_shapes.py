@@ -117,6 +117,10 @@ def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
     if packet is aten._local_scalar_dense:
         is_told = args[0].dtype != torch.bool or known_value(args[0]) is not None or "_truth" in args[0].__dict__
         return None if is_told else condition_note()
+    if packet is aten._to_copy:
+        is_mask = args[0].dtype == torch.bool and args[0].dim() and "_truth" not in args[0].__dict__
+        is_told = known_value(args[0]) is not None or "_share" in args[0].__dict__
+        return "a mask that the script copies to the host is assumed to be true" if is_mask and not is_told else None
     if packet is aten.masked_select:
         selectors = [args[1]]
     elif packet in INDEXING:
@@ -172,6 +176,15 @@ def _ctc_loss(scores: torch.Tensor, targets: torch.Tensor, times: Any, lengths: 
     if known is not None:
         longest = max(map(int, known))
     return _new_tensor((samples,), scores), _new_tensor((samples, scores.shape[0], 2 * longest + 1), scores)
+
+
+def _lstsq(matrix: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> Any:
+    """Return the least-squares solution, its residuals if there are more rows than columns, the rank, and no values."""
+    rows, columns = matrix.shape[-2:]
+    batch = torch.broadcast_shapes(matrix.shape[:-2], right.shape[:-2])
+    residuals = (*batch, right.shape[-1]) if rows > columns else (0,)
+    solution, rest = (_new_tensor(shape, matrix) for shape in ((*batch, columns, right.shape[-1]), residuals))
+    return solution, rest, _new_tensor((0,), matrix, torch.int64), _new_tensor((0,), matrix)
 
 
 def _margin_loss(scores: torch.Tensor, _: Any, *options: Any) -> torch.Tensor:
@@ -248,6 +261,7 @@ RULES: Dict[Any, Callable[..., Any]] = {
     aten.bincount: lambda places, weights=None, minlength=0: _new_tensor((max(1, minlength),), places, torch.int64),
     aten._pack_padded_sequence: _pack,
     aten._ctc_loss: _ctc_loss,
+    aten.linalg_lstsq: _lstsq,
     aten.multi_margin_loss: _margin_loss,
     aten.multilabel_margin_loss_forward: _multilabel_margin_loss,
     aten._thnn_fused_gru_cell: _gru_cell,

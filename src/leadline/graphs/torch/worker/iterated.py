@@ -1,0 +1,104 @@
+"""What the ``for`` loops of the script's own files iterate over, recorded when a loop begins.
+
+The files are compiled so that each iterable that an expression gives passes through ``_record``. Nothing else changes:
+neither values nor lines.
+"""
+
+import ast
+import builtins
+import gc
+import importlib.machinery
+import operator
+import runpy
+import types
+import weakref
+from typing import Any, Dict, Optional, Tuple
+
+from leadline.graphs.torch.worker.expressions import called_name, gives_elements
+from leadline.graphs.torch.worker.libraries import is_own_file
+
+NAME = "__leadline_iterated__"
+COMPILED_OTHERWISE = ("jit", "kernel", "guvectorize", "vectorize", "script")
+"""Parts of the names of decorators whose functions are compiled from their byte code or source."""
+_begun: Dict[str, Tuple[Any, Optional[int]]] = {}
+"""A reference to what a loop goes over, or its length, by file, line and column."""
+
+
+def record_iterables() -> None:
+    """Record what loops go over, in the script and the modules of its own that are loaded from now on."""
+    setattr(builtins, NAME, _record)
+    read = importlib.machinery.SourceFileLoader.get_code
+
+    def get_code(loader: Any, name: str) -> Any:
+        path = loader.get_filename(name)
+        return _compile(loader.get_data(path), path) if is_own_file(path) else read(loader, name)
+
+    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    runpy.__dict__["compile"] = _compile  # the function that it calls with the source of a script
+
+
+def recorded(node: Any, frame: Any) -> Tuple[Any, Optional[int]]:
+    """Return what the loop over an expression goes over since it last began, and its length; ``None`` if unknown."""
+    reference, length = _begun.get(f"{frame.f_code.co_filename}:{node.lineno}:{node.col_offset}", (None, None))
+    return reference() if isinstance(reference, weakref.ref) else reference, length
+
+
+def _record(iterable: Any, place: str) -> Any:
+    try:
+        if isinstance(iterable, range):
+            _begun[place] = iterable, len(iterable)
+        elif type(iterable).__module__ == "builtins" and not isinstance(iterable, types.GeneratorType):
+            _begun[place] = None, _length(iterable)
+        else:
+            _begun[place] = weakref.ref(iterable), None
+    except TypeError:  # of a library in C
+        _begun[place] = None, None
+    return iterable
+
+
+def _length(value: Any) -> Optional[int]:
+    """Return how many elements a value of Python's own types has or gives, ``None`` if that is unknown."""
+    if not isinstance(value, (zip, enumerate)):
+        length = operator.length_hint(value, -1)
+        return None if length < 0 else length
+    parts = [part for held in gc.get_referents(value) for part in (held if isinstance(held, tuple) else (held,))]
+    lengths = [_length(part) for part in parts if hasattr(part, "__next__")]
+    return None if None in lengths else min(lengths, default=None)  # type: ignore[type-var]
+
+
+def _compile(source: Any, path: str, mode: str = "exec") -> Any:
+    tree: Any = compile(source, path, mode, ast.PyCF_ONLY_AST, dont_inherit=True)
+    return compile(_Recorder(path).visit(tree), path, mode, dont_inherit=True)
+
+
+class _Recorder(ast.NodeTransformer):
+    """Let the iterables of loops pass through ``_record``."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        names = [part.attr if isinstance(part, ast.Attribute) else getattr(part, "id", "")
+                 for decorator in node.decorator_list for part in ast.walk(decorator)]  # fmt: skip
+        if any(word in name for name in names for word in COMPILED_OTHERWISE):
+            return node
+        return self.generic_visit(node)
+
+    def visit_For(self, node: ast.For) -> Any:
+        self.generic_visit(node)
+        node.iter = self._recording(node.iter)
+        return node
+
+    def _recording(self, node: Any) -> Any:
+        """Return an expression that records what is iterated over, within wrappers such as ``enumerate``."""
+        is_wrapper = isinstance(node, ast.Call) and gives_elements(called_name(node)) and node.args
+        if is_wrapper and not any(isinstance(each, ast.Starred) for each in node.args):
+            places = range(len(node.args)) if called_name(node) == "zip" else range(1)
+            node.args = [self._recording(each) if place in places else each for place, each in enumerate(node.args)]
+            return node
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Constant)):
+            return node
+        place = ast.Constant(f"{self.path}:{node.lineno}:{node.col_offset}")
+        return ast.fix_missing_locations(
+            ast.copy_location(ast.Call(ast.Name(NAME, ast.Load()), [node, place], []), node)
+        )

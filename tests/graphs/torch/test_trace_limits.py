@@ -1,0 +1,186 @@
+"""Conditions that end a training early, and what loops go over that only the run makes."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.traced_script import trace_code
+
+BEGINNING = """
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+model = torch.nn.Linear(8, 1).to("cuda")
+optimizer = torch.optim.Adam(model.parameters())
+rows = torch.randn(105, 8)
+loader = DataLoader(TensorDataset(torch.randn(20, 8)), batch_size=4)
+
+def step(rows):
+    optimizer.zero_grad()
+    model(rows.to("cuda")).mean().backward()
+    optimizer.step()
+"""
+
+RUNNER = """
+class Runner:
+    def __init__(self, count=1):
+        START
+    def fit(self):
+        for _ in range(3):
+            if self.one_epoch():
+                return
+    def one_epoch(self):
+        for (rows,) in loader:
+            step(rows)
+            if TEST:
+                return True
+            self.count += 1
+        return False
+    def is_done(self):
+        if self.most < self.count:
+            print("done")
+            return True
+        return False
+    def is_over(self):
+        return self.count > self.most
+Runner().fit()
+"""
+
+
+def steps_of(folder: Path, code: str) -> float | None:
+    loop = trace_code(folder, BEGINNING + code).loop
+    return None if loop.steps_per_epoch is None or loop.epochs is None else loop.steps_per_epoch * loop.epochs
+
+
+@pytest.mark.parametrize("start", ["self.count, self.most = 1, 12", "self.count = count; self.most = 12"])
+@pytest.mark.parametrize(
+    "test", ["self.count > self.most", "self.most < self.count", "self.is_done()", "self.is_over()"]
+)
+def test_a_counter_ends_the_training_wherever_it_is_set_and_compared(tmp_path, start, test):
+    assert steps_of(tmp_path, RUNNER.replace("START", start).replace("TEST", test)) == 13
+
+
+@pytest.mark.parametrize(
+    ("test", "steps"), [("if trainer.made >= 41: break", 41), ("if 0 < 41 and made >= 41: break", 42)]
+)
+def test_a_counter_out_of_sight_is_observed(tmp_path, test, steps):
+    counted = f"""
+class Trainer:
+    def __init__(self):
+        self._made = 0
+    @property
+    def made(self):
+        return self._made
+    def step(self, rows):
+        step(rows)
+        setattr(self, "_made", self._made + 1)
+trainer = Trainer()
+def rows_without_end():
+    while True:
+        yield torch.randn(16, 8)
+for x in rows_without_end():
+    made = trainer.made
+    trainer.step(x)
+    {test}
+"""
+    job = trace_code(tmp_path, BEGINNING + counted)
+    assert job.loop.steps_per_epoch == steps
+    assert any(f"{steps} steps are read from the condition that ends the loop early" in note for note in job.notes)
+    assert not any("unknown" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        ("def parts(size): return torch.randperm(105).split(size)\nfor part in parts(10): step(rows[part])", 11),
+        ("for (x,) in DataLoader(TensorDataset(rows), 10, drop_last=True): step(x)", 10),
+        ("pairs = [[1, 2, 3], iter([4, 5])]\nfor x in zip(*pairs): step(rows)", 2),
+        ("for i, x in enumerate(zip(iter(range(9)), enumerate([5, 6, 7]))): step(rows)", 3),
+        ("for x in [x for x in range(9) if x % 2]: step(rows)", 4),
+        ("runs = {'a': 4}\nfor x in runs.get('b') or list(runs) * 6: step(rows)", 6),
+    ],
+    ids=["a function's", "a loader", "zip of all", "iterators", "chosen", "either"],
+)
+def test_what_a_loop_goes_over_is_known_once_it_begins(tmp_path, loop, steps):
+    assert steps_of(tmp_path, f"for epoch in range(3):\n    pass\n{loop}\n") == steps
+
+
+def test_lines_and_compiled_functions_stay_as_they_are(tmp_path):
+    code = """
+def njit(function):
+    assert "__leadline_iterated__" not in function.__code__.co_names
+    return function
+
+@njit
+def total(count):
+    result = 0
+    for i in range(count) if count else ():
+        result += i
+    return result
+
+def list_of(count):
+    return list(range(count))
+
+for x in list_of(total(3)):
+    step(rows)
+    import sys
+    assert sys._getframe().f_lineno == 32, sys._getframe().f_lineno
+"""
+    assert steps_of(tmp_path, code) == 3
+
+
+def test_loops_of_objects_that_differ_are_assumed_to_be_alike(tmp_path):
+    clients = """
+class Client:
+    def __init__(self, size):
+        self.data = TensorDataset(torch.randn(size, 8))
+    def train(self):
+        loader = DataLoader(self.data, 10)
+        for (x,) in loader: step(x)
+clients = [Client(size) for size in (100, 20, 50)]
+for _ in range(3):
+    for client in clients: client.train()
+"""
+    job = trace_code(tmp_path, BEGINNING + clients)
+    assert any("assumed to be as long in each pass of `clients`" in note for note in job.notes)
+
+
+def test_phases_that_a_counter_goes_through_train_once(tmp_path):
+    phases = """
+runs, place = ["train", "test"], 0
+while place < len(runs):
+    if runs[place] == "train":
+        for epoch in range(3):
+            for (x,) in loader: step(x)
+    place += 1
+"""
+    job = trace_code(tmp_path, BEGINNING + phases)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (5, 3)
+    assert any("one of the phases" in note for note in job.notes)
+
+
+def test_what_a_worker_would_set_up_is_there(tmp_path):
+    stream = """
+class Lines(IterableDataset):
+    def open(self, worker):
+        from torch.utils.data import get_worker_info
+        assert get_worker_info().dataset is self
+        self.lines = torch.arange(worker, 640, get_worker_info().num_workers)
+    def __iter__(self):
+        for start in range(0, len(self.lines), 16):
+            yield self.lines[start : start + 16, None].expand(-1, 8).float()
+lines = Lines()
+for epoch in range(3):
+    for x in DataLoader(lines, batch_size=None, num_workers=2, worker_init_fn=lines.open): step(x)
+"""
+    assert trace_code(tmp_path, BEGINNING + stream).loop.batch == 16
+
+
+def test_a_mask_on_the_host_selects_as_many_as_on_the_device(tmp_path):
+    masked = """
+rows = torch.randn(4000, 8)
+rows = rows[(rows[:, 0].to("cuda") > 0).cpu()]
+for _ in range(61): step(rows[:64])
+"""
+    job = trace_code(tmp_path, BEGINNING + masked)
+    assert (job.loop.batch, job.loop.steps_per_epoch) == (64, 61)
