@@ -83,7 +83,11 @@ def main(out, steps, *command):
         attention: _attention_flops,
         attention_backward: _attention_backward_flops,
         torch.ops.aten.convolution_backward: _convolution_backward_flops,
+        torch.ops.aten.mm: _product_flops,
+        torch.ops.aten.addmm: lambda _, first, second, *__, **___: _product_flops(first, second),
     }
+    for formula in (torch.ops.aten.mm, torch.ops.aten.addmm):
+        formulas[formula]._get_raw = True  # with the tensors themselves, not only their shapes
     flop_counter.ModuleTracker = NoTracker
     flops = flop_counter.FlopCounterMode(display=False, custom_mapping=formulas) if steps else None
     _use_cpu()
@@ -118,6 +122,13 @@ def _convolution_backward_flops(gradient, image, weight, _bias, _stride, _paddin
     """Return twice the multiplications of each gradient. PyTorch's formula leaves the groups out of the weight's."""
     elements = math.prod(image if transposed else gradient)
     return 2 * elements * math.prod(weight[1:]) * sum(rest[2][:2])
+
+
+def _product_flops(first, second, *_, **__):
+    """Return the operations of a product of matrices. A sparse one multiplies only its entries."""
+    if first.layout != torch.strided:
+        return 2 * first._nnz() * second.shape[-1]
+    return 2 * first.shape[0] * (second._nnz() if second.layout != torch.strided else math.prod(second.shape))
 
 
 def _cpu(value):

@@ -39,6 +39,7 @@ def test_a_check_of_values_holds(tmp_path, check):
     assert (job.loop.steps_per_epoch, job.step.parameters) == (9, 272)
 
 
+@pytest.mark.usefixtures("_without_values")
 @pytest.mark.parametrize(
     "solver",
     [
@@ -76,6 +77,7 @@ def test_a_loop_until_a_number_is_small_ends(tmp_path):
     assert trace(tmp_path, step).loop.steps_per_epoch == 9
 
 
+@pytest.mark.usefixtures("_without_values")
 @pytest.mark.parametrize(
     "branches",
     [

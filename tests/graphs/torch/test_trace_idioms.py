@@ -478,3 +478,21 @@ def test_a_backward_pass_through_weights_that_a_step_changed_fails_as_on_a_gpu(t
     words = (sys.executable, str(script))
     with pytest.raises(Untraceable, match="modified by an inplace operation"):
         trace_command(Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words)), runner=run_process)
+
+
+def test_a_scripted_model_is_one_to_the_script(tmp_path: Path) -> None:
+    job = _trace(
+        tmp_path,
+        """
+        import torch
+        net = torch.jit.script(torch.nn.Linear(8, 4))
+        assert isinstance(net, torch.jit.ScriptModule) and not isinstance(torch.nn.Linear(1, 1), torch.jit.ScriptModule)
+        net = net.cuda()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            net(torch.rand(2, 8, device="cuda")).sum().backward()
+            optimizer.step()
+        """,
+    )
+    assert (job.step.parameters, job.loop.steps_per_epoch) == (36, 5)

@@ -95,11 +95,12 @@ for x in rows_without_end():
         ("def parts(size): return torch.randperm(105).split(size)\nfor part in parts(10): step(rows[part])", 11),
         ("for (x,) in DataLoader(TensorDataset(rows), 10, drop_last=True): step(x)", 10),
         ("pairs = [[1, 2, 3], iter([4, 5])]\nfor x in zip(*pairs): step(rows)", 2),
+        ("pairs = [[1, 2, 3], iter([4, 5])]\nfor i, x in enumerate(zip(*pairs)): step(rows)", 2),
         ("for i, x in enumerate(zip(iter(range(9)), enumerate([5, 6, 7]))): step(rows)", 3),
         ("for x in [x for x in range(9) if x % 2]: step(rows)", 4),
         ("runs = {'a': 4}\nfor x in runs.get('b') or list(runs) * 6: step(rows)", 6),
     ],
-    ids=["a function's", "a loader", "zip of all", "iterators", "chosen", "either"],
+    ids=["a function's", "a loader", "zip of all", "counted zip of all", "iterators", "chosen", "either"],
 )
 def test_what_a_loop_goes_over_is_known_once_it_begins(tmp_path, loop, steps):
     assert steps_of(tmp_path, f"for epoch in range(3):\n    pass\n{loop}\n") == steps

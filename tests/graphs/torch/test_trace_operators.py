@@ -436,6 +436,7 @@ def test_lengths_are_calculated_on_the_gpu_for_packed_rows_and_a_ctc_loss(tmp_pa
     assert any(op.name == "aten._ctc_loss_backward" for op in job.step.ops)
 
 
+@pytest.mark.usefixtures("_without_values")
 @pytest.mark.parametrize("selected", [
     "torch.where(nn.functional.one_hot(chosen, 8).permute(2, 1, 0)[expert])[1]",
     "(chosen == expert).any(1).nonzero()[:, 0]",
@@ -507,6 +508,7 @@ def test_subclasses_of_tensors_and_empty_tensors_of_a_type_are_made(tmp_path: Pa
     assert job.step.parameters == 36
 
 
+@pytest.mark.usefixtures("_without_values")
 @pytest.mark.parametrize(
     "counts", ["(gates > 0).sum(0)", "torch.bincount(chosen.flatten(), minlength=4)", "(gates != 0).sum(dim=0).cpu()"]
 )

@@ -24,7 +24,7 @@ BUSY_FACTOR = 4
 
 VALUES_S = 30.0
 """Limit of a second trace with values. Those of large models take longer, and stay unknown."""
-VALUES_NOTE = "the values of tensors decide what the script does, so the trace calculated them on the CPU"
+VALUES_NOTE = "values of tensors may decide what the script does: the CPU calculated those of the traced steps"
 
 
 def trace_command(
@@ -66,7 +66,7 @@ def trace_command(
         reasons = [answer.failure.reason]
         request["device_type"] = device_type = "cpu"
         answer = _twice(run(env=_environment(command, "cpu")))
-    if answer.asks_values and not (answer.failure and answer.failure.retry):
+    if answer.asks_values and not (answer.failure and answer.failure.retry) and VALUES_S:
         request |= {"values": True, **_limits(min(workload.trace_limit_s, VALUES_S))}
         valued = _twice(run(env=_environment(command, device_type)))
         if not valued.failure:

@@ -40,7 +40,7 @@ def claim_device(*, spare: bool) -> None:
         _gpu = torch.device(SPARE_BACKEND, 0)
     else:
         _gpu = CUDA
-        torch.cuda._lazy_init = fake_tensor.init_cuda_context = fake_tensor.init_gpu_context = _do_nothing
+        torch.cuda._lazy_init = fake_tensor.init_cuda_context = fake_tensor.init_gpu_context = do_nothing
         # Shape rules run without the recorder, which answers elsewhere.
         FakeTensor.__torch_dispatch__ = classmethod(_answering(FakeTensor.__torch_dispatch__.__func__))
         FakeTensorMode.__torch_dispatch__ = _answering(FakeTensorMode.__torch_dispatch__)
@@ -92,7 +92,7 @@ def _group_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
     return group
 
 
-def _do_nothing(*_: Any) -> None:
+def do_nothing(*_: Any) -> None:
     """Do and know nothing."""
 
 
@@ -246,7 +246,7 @@ def host_copy(tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:
 
 GUESSED = [False]
 """Whether the script has read a value that is not known."""
-computed_value: Callable[[Any], Any] = _do_nothing
+computed_value: Callable[[Any], Any] = do_nothing
 """Returns the values of a device tensor where ops run on values, too."""
 
 

@@ -27,13 +27,14 @@ _begun: Dict[str, Tuple[Any, Optional[int]]] = {}
 def record_iterables() -> None:
     """Record what loops go over, in the script and the modules of its own that are loaded from now on."""
     setattr(builtins, NAME, _record)
-    read = importlib.machinery.SourceFileLoader.get_code
+    read: Any = importlib.machinery.SourceFileLoader.get_code
 
     def get_code(loader: Any, name: str) -> Any:
         path = loader.get_filename(name)
         return _compile(loader.get_data(path), path) if is_own_file(path) else read(loader, name)
 
-    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+    loaders: Any = importlib.machinery.SourceFileLoader
+    loaders.get_code = get_code
     runpy.__dict__["compile"] = _compile  # the function that it calls with the source of a script
 
 
@@ -41,6 +42,12 @@ def recorded(node: Any, frame: Any) -> Tuple[Any, Optional[int]]:
     """Return what the loop over an expression goes over since it last began, and its length; ``None`` if unknown."""
     reference, length = _begun.get(f"{frame.f_code.co_filename}:{node.lineno}:{node.col_offset}", (None, None))
     return reference() if isinstance(reference, weakref.ref) else reference, length
+
+
+def is_wrapper(node: Any) -> bool:
+    """Return whether an expression gives the elements of its first argument, as ``enumerate`` does."""
+    is_call = isinstance(node, ast.Call) and gives_elements(called_name(node)) and bool(node.args)
+    return is_call and not any(isinstance(each, ast.Starred) for each in node.args)
 
 
 def _record(iterable: Any, place: str) -> Any:
@@ -91,8 +98,7 @@ class _Recorder(ast.NodeTransformer):
 
     def _recording(self, node: Any) -> Any:
         """Return an expression that records what is iterated over, within wrappers such as ``enumerate``."""
-        is_wrapper = isinstance(node, ast.Call) and gives_elements(called_name(node)) and node.args
-        if is_wrapper and not any(isinstance(each, ast.Starred) for each in node.args):
+        if is_wrapper(node):
             places = range(len(node.args)) if called_name(node) == "zip" else range(1)
             node.args = [self._recording(each) if place in places else each for place, each in enumerate(node.args)]
             return node

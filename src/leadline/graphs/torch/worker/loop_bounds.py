@@ -244,7 +244,9 @@ def find_comparison(
         named = [each.value for each in assigned if test.id in map(target_name, each.targets)]
         return find_comparison(named[0], loop, frame, operators, read) if len(named) == 1 else None
     if isinstance(test, ast.Call) and not test.args:  # one that a method decides, as in `if self.is_done(): break`
-        tests = [node.test for node in called_methods(test, frame) if isinstance(node, ast.If) and _is_true(node.body)]
+        tests: List[Any] = [
+            node.test for node in called_methods(test, frame) if isinstance(node, ast.If) and _is_true(node.body)
+        ]
         tests += [node.value for node in called_methods(test, frame) if isinstance(node, ast.Return)]
         bounds = [
             find_comparison(each, loop, frame, operators, read) for each in tests if not isinstance(each, ast.Call)

@@ -49,8 +49,8 @@ def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> 
         facts.update(_loader_facts(observed, loader, notes))
     elif observed.forward is not None:
         facts["batch"], module = observed.forward["batch"] or None, observed.forward["module"]
-        read = f"batch {facts['batch']}" if facts["batch"] else "no batch"
-        notes.append(f"{read} is read from the input of {module}: there is no DataLoader")
+        found = f"batch {facts['batch']}" if facts["batch"] else "no batch"
+        notes.append(f"{found} is read from the input of {module}: there is no DataLoader")
     if loader is not None and observed.forward is not None and _trains_on_one_batch(observed):
         facts["batch"] = observed.forward["batch"]  # of a data set loaded as one batch, a step may take a part
     if "batch" in observed.framework:
@@ -197,11 +197,14 @@ def _repeated(loops: List[EnclosingLoop], epochs: Optional[float], notes: List[s
     """Return the epochs of all calls of a framework, which loops of the script make."""
     notes += _loop_notes(loops)
     for loop in loops:
-        if loop.times is None:
+        if is_over_phases(loop):
+            notes.append(f"one of the phases in {loop.place} is assumed to train")
+        elif loop.times is None:
             notes.append(f"the epochs are unknown, as the length of the loop over {loop.place} is")
             return None
-        notes.append(f"the loop over {loop.place} repeats them {loop.times} times")
-        epochs = None if epochs is None else epochs * loop.times
+        else:
+            notes.append(f"the loop over {loop.place} repeats them {loop.times} times")
+            epochs = None if epochs is None else epochs * loop.times
     return epochs
 
 

@@ -10,13 +10,12 @@ from leadline.graphs.torch.worker.expressions import (
     UnreadableExpression,
     called_name,
     evaluate,
-    gives_elements,
     imagined_frame,
     parse_file,
     target_name,
 )
 from leadline.graphs.torch.worker.generators import count_yields, yields_endlessly
-from leadline.graphs.torch.worker.iterated import recorded
+from leadline.graphs.torch.worker.iterated import is_wrapper, recorded
 from leadline.graphs.torch.worker.loop_bounds import break_bound, while_bound
 from leadline.graphs.torch.worker.loop_counters import varying_increment
 
@@ -104,9 +103,9 @@ ENDLESS = ("cycle", "count", "repeat")
 
 def _zipped(iterable: Any) -> List[Any]:
     """Return the arguments of ``zip`` within wrappers."""
-    while isinstance(iterable, ast.Call) and iterable.args and gives_elements(called_name(iterable)):
+    while is_wrapper(iterable):
         if called_name(iterable) == "zip":
-            return iterable.args
+            return list(iterable.args)
         iterable = iterable.args[0]
     return []
 
@@ -119,7 +118,7 @@ def unwrap(iterable: Any, target: Any) -> Tuple[Any, Any]:
         if called_name(iterable) == "as_numpy_iterator" and isinstance(iterable.func, ast.Attribute):
             iterable = iterable.func.value
             continue
-        if not gives_elements(called_name(iterable)) or not iterable.args:
+        if not is_wrapper(iterable):
             break
         if called_name(iterable) in ("enumerate", "zip"):
             place = 1 if called_name(iterable) == "enumerate" else 0

@@ -168,7 +168,8 @@ def _varying_argument(loop: EnclosingLoop, node: Any, frame: Any, caller: Any, a
     origins = _sources(set(_variables(_bound_of(node), within_calls=True)), frame)
     for name in origins & set(arguments):
         passed = ast.For(target=ast.Name(name), iter=arguments[name], body=[], orelse=[])
-        outer = next((outer for outer in around if _depends(passed, outer)), None)
+        kinds = (DIRECT,) if name == "self" else (DIRECT, INDIRECT)
+        outer = next((outer for outer in around if _depends(passed, outer) in kinds), None)
         if outer is not None:
             return loop._replace(varies_with=source_text(outer.iter, caller))
     return loop

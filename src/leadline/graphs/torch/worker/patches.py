@@ -13,6 +13,7 @@ import os
 import shlex
 import sys
 import types
+import weakref
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -77,9 +78,29 @@ def _disable_compilation(session: TraceSession) -> None:
 
     torch.compile = compile_
     torch.nn.Module.compile = compile_module
-    torch.jit.script = lambda obj=None, *_, **__: obj
+    _leave_unscripted()
     torch.autograd.forward_ad._maybe_load_decompositions = lambda: None  # it would script rules of rare ops
     torch.jit.trace = _leave_untraced
+
+
+def _leave_unscripted() -> None:
+    """Let ``torch.jit.script`` return a model as it is, which code outside of PyTorch takes for a scripted one."""
+    scripted: Any = weakref.WeakSet()
+    kinds = (torch.jit.ScriptModule, torch.jit.RecursiveScriptModule)
+
+    def script(obj: Any = None, *_: Any, **__: Any) -> Any:
+        if isinstance(obj, torch.nn.Module):
+            scripted.add(obj)
+        return obj
+
+    def is_instance(kind: Any, instance: Any) -> bool:
+        if kind in kinds and isinstance(instance, torch.nn.Module) and instance in scripted:
+            return not str(sys._getframe(1).f_globals.get("__name__")).startswith("torch.")
+        return type.__instancecheck__(kind, instance)
+
+    torch.jit.script = script
+    metaclass: Any = type(torch.jit.ScriptModule)
+    metaclass.__instancecheck__ = is_instance
 
 
 GRAPH_WRITERS = ("torch.utils.tensorboard._pytorch_graph", "tensorboardX.pytorch_graph")

@@ -113,10 +113,8 @@ class Recorder(TorchDispatchMode):
                 times.append(time.thread_time() - began)
         return max(times[1] - times[0], 0.0) / WATCHED_OPS
 
-    def _ignore(self, *_: Any) -> None:
-        """Do nothing: tensors have no values here."""
-
-    give_values = give_results = give_zeros = _ignore
+    give_values = give_results = give_zeros = fake_tensors.do_nothing
+    """Tensors have no values here."""
 
     def cut(self) -> TraceWindow:
         """Close the current window and open the next one."""
