@@ -107,3 +107,15 @@ def test_reading_a_loss_needs_no_values(tmp_path: Path) -> None:
         tmp_path, BEGINNING + "for _ in range(6):\n    loss = model(x).mean()\n    step(loss)\n    print(loss.item())\n"
     )
     assert VALUES_NOTE not in job.notes
+
+
+def test_a_large_model_gets_no_values(tmp_path: Path) -> None:
+    large = """
+model = nn.Linear(8, 80_000_000).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(6):
+    step(model(x[x[:, 0] > 0]).mean())
+"""
+    job = trace_code(tmp_path, BEGINNING + large)
+    assert VALUES_NOTE not in job.notes
+    assert any("all was assumed" in note for note in job.notes)

@@ -16,11 +16,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 from leadline.graphs.torch.worker import fake_tensors, unknown_shapes
 from leadline.graphs.torch.worker.ops import OpTraits
 from leadline.graphs.torch.worker.recorder import Recorder
-from leadline.graphs.torch.worker.session import TraceSession
+from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession
 
 ATTENTION = "_scaled_dot_product_"
 EMPTY = ("empty", "new_empty")
 """Beginnings of the names of ops whose result has no values yet."""
+MOST_BYTES = 4 << 30
+"""Memory of the simulated device beyond which the host holds no values."""
 TENSOR_TYPES = (torch.TensorType, torch.ListType)
 _storages: Dict[int, Any] = {}
 """Storages on the host by the identity of those without data."""
@@ -84,6 +86,8 @@ class ValuedRecorder(Recorder):
             _remember(tensor, torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu"))
 
     def _run_fake(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
+        if self.live_bytes > MOST_BYTES:
+            raise ScriptFailure("the values of its tensors do not fit into the memory of a trace")
         out = super()._run_fake(func, traits, types, args, kwargs)
         if traits.custom:
             _forget(args, out, traits)

@@ -25,6 +25,8 @@ ORPHAN_S = 120
 """Seconds after its wall-clock limit that a worker ends itself, in case its parent is gone."""
 
 
+VALUES_BYTES = 2 << 30
+"""Memory of a script's device up to which the host holds values for it, too."""
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 """Codes by which messages set colors in a terminal."""
 WITHOUT_DATA = ("its data is not allocated yet", "Cannot access data pointer")
@@ -44,7 +46,8 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
         answer = {"failure": failure_document(error)}
     tensors = sys.modules.get("leadline.graphs.torch.worker.fake_tensors")
     has_guessed = "failure" in answer and tensors is not None and tensors.GUESSED[0]
-    answer["asks_values"] = not session.with_values and (session.has_assumed or has_guessed)
+    fits = session.recorder is not None and session.recorder.peak_bytes <= VALUES_BYTES and not session.with_values
+    answer["asks_values"] = fits and (session.has_assumed or has_guessed)
     end_with(answer, request)
 
 
