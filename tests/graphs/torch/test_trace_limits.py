@@ -61,6 +61,28 @@ def test_a_counter_ends_the_training_wherever_it_is_set_and_compared(tmp_path, s
 
 
 @pytest.mark.parametrize(
+    ("loop", "steps"),
+    [
+        ("for x in forever():\n    step(x); made += 1; done = done or made >= 41\n    if done: break", 41),
+        ("while not done:\n    step(rows)\n    made += 1\n    if made >= 41:\n        done = True", 41),
+        ("for x in forever():\n    if state['made'] >= 41: break\n    step(x)\n    state['made'] += 1", 41),
+        ("while not state or made + first < 50:\n    step(rows)\n    made += 1", 41),
+        ("for x in loader:\n    loss(x).backward()\n    for name, each in every.items(): each.step()", 5),
+    ],
+    ids=["depends on itself", "flag", "state", "sum", "optimizers by name"],
+)  # fmt: skip
+def test_an_end_is_read_from_flags_states_and_sums(tmp_path, loop, steps):
+    start = """
+made, done, state, first, every = 0, False, {"made": 0}, 9, {"only": optimizer}
+def forever():
+    while True: yield rows[:16]
+def loss(x):
+    return model(x[0].to("cuda")).mean()
+"""
+    assert steps_of(tmp_path, start + loop) == steps
+
+
+@pytest.mark.parametrize(
     ("test", "steps"), [("if trainer.made >= 41: break", 41), ("if 0 < 41 and made >= 41: break", 42)]
 )
 def test_a_counter_out_of_sight_is_observed(tmp_path, test, steps):

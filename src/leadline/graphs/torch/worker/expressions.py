@@ -198,12 +198,20 @@ def gives_elements(name: str) -> bool:
     return name in WRAPPERS or any(word in name.lower() for word in ("progress", "tqdm", "pbar"))
 
 
+def without_progress(iterable: Any) -> Any:
+    """Return what a bar of progress goes over; anything else as it is."""
+    kind = type(iterable)
+    return getattr(iterable, "iterable", iterable) if gives_elements(f"{kind.__module__} {kind.__name__}") else iterable
+
+
 def target_name(node: Any) -> str:
-    """Return the dotted name of a loop variable or counter. For a tuple it is the first name."""
+    """Return the dotted name of a loop variable or counter, or ``state['step']``. For a tuple it is the first name."""
     if isinstance(node, ast.Tuple):
         return target_name(node.elts[0])
     if isinstance(node, ast.Attribute):
         return f"{target_name(node.value)}.{node.attr}"
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+        return f"{target_name(node.value)}[{node.slice.value!r}]"
     return getattr(node, "id", "")
 
 

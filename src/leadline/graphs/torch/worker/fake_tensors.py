@@ -44,9 +44,9 @@ def claim_device(*, spare: bool) -> None:
         # Shape rules run without the recorder, which answers elsewhere.
         FakeTensor.__torch_dispatch__ = classmethod(_answering(FakeTensor.__torch_dispatch__.__func__))
         FakeTensorMode.__torch_dispatch__ = _answering(FakeTensorMode.__torch_dispatch__)
-        fake_tensor.run_fallback_kernel = _on_host(fake_tensor.run_fallback_kernel)
         FakeTensor.__new__ = staticmethod(_on_gpu(FakeTensor.__new__))
         torch._C._group_tensors_by_device_and_dtype = _group_tensors(torch._C._group_tensors_by_device_and_dtype)
+    fake_tensor.run_fallback_kernel = _on_host(fake_tensor.run_fallback_kernel)
     FakeTensor.device = property(_shown_device)
     FakeTensorMode.avoid_device_init = property(lambda _: True)
 
@@ -70,7 +70,7 @@ def _on_host(original: Callable[..., Any]) -> Callable[..., Any]:
         host = [move(arg, torch.device("cpu")) if isinstance(arg, FakeTensor) else arg for arg in flat_args]
         same = {id(moved): flat_args[place] for place, moved in enumerate(host)}
         out = original(mode, func, host, *rest)
-        return tree_map(lambda x: same.get(id(x), move(x, CUDA)) if isinstance(x, FakeTensor) else x, out)
+        return tree_map(lambda x: same.get(id(x), move(x, gpu_device())) if isinstance(x, FakeTensor) else x, out)
 
     return run
 
@@ -271,7 +271,7 @@ def infer_value(func: Any, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
     view = name in VIEWS
     results = [out] if isinstance(out, torch.Tensor) else out
     is_small = not view and sum(result.numel() for result in results) <= 2 * SMALL
-    if (name in ARITHMETIC and not is_small) or (values := _known_values(args)) is None:
+    if "out" in kwargs or (name in ARITHMETIC and not is_small) or (values := _known_values(args)) is None:
         return
     is_comparison = is_small and results[0].dtype == torch.bool
     is_exact = not any(value.dtype.is_floating_point for value in values if isinstance(value, torch.Tensor))

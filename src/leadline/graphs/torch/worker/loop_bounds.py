@@ -20,6 +20,7 @@ from leadline.graphs.torch.worker.loop_counters import (
     current_setting,
     is_around,
     is_variable_of,
+    methods_around,
     observed_counter,
     read_counter,
     within_scope,
@@ -227,6 +228,7 @@ def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:
     return int(test.lineno < increment) - int(getattr(frame, "f_lineno", 0) > test.lineno)
 
 
+INVERSE = {ast.Add: ast.Sub(), ast.Sub: ast.Add(), ast.Mult: ast.Div()}
 MIRRORED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq}
 
 
@@ -234,37 +236,81 @@ def find_comparison(
     test: Any, loop: Any, frame: Any, operators: Tuple[type, ...], read: Any = read_counter
 ) -> Optional[Tuple[int, bool, str]]:
     """Find a counter of this loop compared with a bound. Return rounds, whether they are steps within it, counter."""
-    if isinstance(test, ast.BoolOp):
-        if isinstance(test.op, ast.And) and any(current_setting(operand, frame) is False for operand in test.values):
-            return None
-        bounds = [find_comparison(operand, loop, frame, operators, read) for operand in test.values]
-        return next((operand for operand in bounds if operand is not None), None)
-    if isinstance(test, ast.Name):  # a condition with a name, as in `if last_step: break`
-        assigned = [each for each in loop.body if isinstance(each, ast.Assign)]
-        named = [each.value for each in assigned if test.id in map(target_name, each.targets)]
-        return find_comparison(named[0], loop, frame, operators, read) if len(named) == 1 else None
-    if isinstance(test, ast.Call) and not test.args:  # one that a method decides, as in `if self.is_done(): break`
-        tests: List[Any] = [
-            node.test for node in called_methods(test, frame) if isinstance(node, ast.If) and _is_true(node.body)
-        ]
-        tests += [node.value for node in called_methods(test, frame) if isinstance(node, ast.Return)]
-        bounds = [
-            find_comparison(each, loop, frame, operators, read) for each in tests if not isinstance(each, ast.Call)
-        ]
-        return next((bound for bound in bounds if bound is not None), None)
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+    if isinstance(test, ast.Compare):
+        return _compared(test, loop, frame, operators, read) if len(test.ops) == 1 else None
+    key = ast.dump(test)
+    if key in _resolved:  # its value depends on itself, as in `done = done or step > limit`
         return None
+    _resolved.append(key)
+    try:
+        is_negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and ast.Lt in operators
+        kinds = (ast.Gt, ast.GtE, ast.Eq) if is_negated else operators
+        parts = [test.operand] if is_negated else _parts(test, loop, frame)
+        bounds = [find_comparison(part, loop, frame, kinds, read) for part in parts]
+        return next((bound for bound in bounds if bound is not None), None)
+    finally:
+        _resolved.pop()
+
+
+_resolved: List[str] = []
+"""Conditions that are being read."""
+
+
+def _parts(test: Any, loop: Any, frame: Any) -> List[Any]:
+    """Return the conditions that a condition consists of, or stands for, as in ``if self.is_done(): break``."""
+    if isinstance(test, ast.BoolOp):
+        is_off = any(current_setting(operand, frame) is False for operand in test.values)
+        return [] if is_off and isinstance(test.op, ast.And) else test.values
+    if isinstance(test, (ast.Name, ast.Attribute)):
+        return _named_conditions(target_name(test), loop, frame)
+    if not isinstance(test, ast.Call) or test.args:
+        return []
+    nodes = called_methods(test, frame)
+    returned = [node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None]
+    return [*(node.test for node in nodes if isinstance(node, ast.If) and _is_true(node.body)), *returned]
+
+
+def _compared(
+    test: ast.Compare, loop: Any, frame: Any, operators: Tuple[type, ...], read: Any
+) -> Optional[Tuple[int, bool, str]]:
     sides, kind = (test.left, test.comparators[0]), type(test.ops[0])
     for (counter, limit), operator in ((sides, kind), (sides[::-1], MIRRORED.get(kind))):
-        rounds = _rounds(target_name(counter), limit, operator, loop, frame, read) if operator in operators else None
-        if rounds is not None:
-            return rounds
+        for part, bound in _moved(counter, limit) if operator in operators else ():
+            rounds = _rounds(target_name(part), bound, operator, loop, frame, read)
+            if rounds is not None:
+                return rounds
     return None
 
 
+def _moved(counter: Any, limit: Any) -> Iterator[Tuple[Any, Any]]:
+    """Yield both sides of a comparison, also with a part of the first moved to the second, as of ``step + first``."""
+    yield counter, limit
+    inverse = INVERSE.get(type(counter.op)) if isinstance(counter, ast.BinOp) else None
+    if inverse is not None:
+        parts = [(counter.left, counter.right), (counter.right, counter.left)]
+        for part, other in parts[: 1 if isinstance(counter.op, ast.Sub) else 2]:
+            yield from _moved(part, ast.BinOp(limit, inverse, other))
+
+
+def _named_conditions(flag: str, loop: Any, frame: Any) -> List[Any]:
+    """Return the conditions that a name in a loop stands for, or by which a statement makes it true."""
+    nodes = [*ast.walk(loop), *(methods_around(loop, frame) if "." in flag else ())]
+    tests = [node.value for node in getattr(loop, "body", ()) if isinstance(node, ast.Assign) and _sets(node, flag)]
+    conditions: List[Any] = [node for node in nodes if isinstance(node, ast.If)]
+    tests += [node.test for node in conditions if any(_sets(each, flag) and _is_on(each.value) for each in node.body)]
+    return tests
+
+
+def _sets(statement: Any, name: str) -> bool:
+    return isinstance(statement, ast.Assign) and name in map(target_name, statement.targets)
+
+
+def _is_on(value: Any) -> bool:
+    return isinstance(value, ast.Constant) and value.value is True
+
+
 def _is_true(statements: List[Any]) -> bool:
-    last = statements[-1]
-    return isinstance(last, ast.Return) and isinstance(last.value, ast.Constant) and last.value.value is True
+    return isinstance(statements[-1], ast.Return) and _is_on(statements[-1].value)
 
 
 def _rounds(name: str, limit: Any, operator: Any, loop: Any, frame: Any, read: Any) -> Optional[Tuple[int, bool, str]]:

@@ -2,7 +2,7 @@
 
 import ast
 import contextlib
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from leadline.graphs.torch.worker.expressions import (
     UnreadableExpression,
@@ -14,6 +14,7 @@ from leadline.graphs.torch.worker.expressions import (
     parse_file,
     source_text,
     target_name,
+    without_progress,
 )
 
 
@@ -98,10 +99,16 @@ def called_methods(loop: Any, frame: Any) -> List[Any]:
     """Return the nodes of the methods that a loop, or an expression in it, calls of its own object in the same file."""
     calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
     called = {called_name(call) for call in calls if target_name(call.func).startswith("self.")}
+    return list(methods_around(loop, frame, called))
+
+
+def methods_around(loop: Any, frame: Any, names: Optional[Set[str]] = None) -> Iterator[Any]:
+    """Yield the nodes of the methods of the class around a loop, or of those with these names."""
     tree = parse_file(frame.f_code.co_filename)
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)] if tree is not None else []
-    methods = [method for kind in classes if is_around(kind, loop.lineno) for method in kind.body]
-    return [node for method in methods if getattr(method, "name", "") in called for node in ast.walk(method)]
+    for method in (method for kind in classes if is_around(kind, loop.lineno) for method in kind.body):
+        if names is None or getattr(method, "name", "") in names:
+            yield from ast.walk(method)
 
 
 def varying_increment(loop: Any, counter: str, frame: Any) -> str:
@@ -135,8 +142,7 @@ def read_target(iterable: Any, target: Any, name: str, frame: Any) -> Optional[T
     if gives_elements(kind) and iterable.args:
         return read_target(iterable.args[0], target, name, frame)
     if isinstance(iterable, (ast.Name, ast.Attribute)) and target_name(target) == name:
-        values = evaluate(iterable, frame)
-        values = getattr(values, "iterable", values)  # within a progress bar
+        values = without_progress(evaluate(iterable, frame))
         return (False, values.start, values.step) if isinstance(values, range) else None
     return None
 

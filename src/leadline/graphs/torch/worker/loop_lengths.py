@@ -13,6 +13,7 @@ from leadline.graphs.torch.worker.expressions import (
     imagined_frame,
     parse_file,
     target_name,
+    without_progress,
 )
 from leadline.graphs.torch.worker.generators import count_yields, yields_endlessly
 from leadline.graphs.torch.worker.iterated import is_wrapper, recorded
@@ -44,7 +45,7 @@ def _read_length(node: Any, frame: Any) -> Tuple[Any, Optional[int]]:
     if length is not None:
         return iterable, length
     try:
-        iterable = getattr(iterable, "iterable", iterable)
+        iterable = without_progress(iterable)
         return iterable, len(iterable) if len(iterable) <= MOST_COUNT else None
     except Exception:  # noqa: BLE001 - any error of the user's object means that its length is unknown
         passes = None if iterable is None else _passes_of_iterator(iterable)

@@ -147,10 +147,9 @@ def _has_end(loop: EnclosingLoop) -> bool:
 
 def _is_over_optimizers(loop: EnclosingLoop) -> bool:
     """Return whether a loop lets several optimizers make one step."""
-    values = loop.iterable
-    return (
-        isinstance(values, (list, tuple)) and all(hasattr(value, "param_groups") for value in values) and bool(values)
-    )
+    values = loop.iterable if isinstance(loop.iterable, COUNTABLE) and not isinstance(loop.iterable, range) else ()
+    parts = [value[-1] if isinstance(value, tuple) and value else value for value in values]
+    return bool(parts) and all(hasattr(part, "param_groups") for part in parts)
 
 
 def _varying_argument(loop: EnclosingLoop, node: Any, frame: Any, caller: Any, around: List[Any]) -> EnclosingLoop:
@@ -162,7 +161,8 @@ def _varying_argument(loop: EnclosingLoop, node: Any, frame: Any, caller: Any, a
         return loop
     names = [name for name in frame.f_code.co_varnames[: frame.f_code.co_argcount] if name not in ("self", "cls")]
     arguments = dict(zip(names, call.args))  # noqa: B905 - Python 3.9 has no strict
-    if isinstance(call.func, ast.Attribute):  # the method of an element of the caller's loop
+    # The method of an element of the caller's loop.
+    if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "self") != "self":
         arguments["self"] = call.func.value
     arguments.update({word.arg: word.value for word in call.keywords if word.arg})
     origins = _sources(set(_variables(_bound_of(node), within_calls=True)), frame)

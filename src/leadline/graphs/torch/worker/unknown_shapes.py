@@ -20,7 +20,7 @@ ALIKE = {"_standard_gamma": 0, "_standard_gamma_grad": 0, "_sample_dirichlet": 0
 """Ops without a rule in PyTorch whose result has the form of one of their arguments, and its position."""
 RULED = {
     "_pack_padded_sequence", "_ctc_loss", "_ctc_loss_backward", GRU_CELL, f"{GRU_CELL}_backward", "multi_margin_loss",
-    "multilabel_margin_loss_forward", *ALIKE,
+    "multilabel_margin_loss_forward", "is_set_to", *ALIKE,
 }  # fmt: skip
 """Ops that PyTorch must not run on zeros: the first mixes devices, which PyTorch 2.2 refuses, CTC reads lengths, and a
 cell has only a kernel of CUDA."""
@@ -178,6 +178,11 @@ def _ctc_loss(scores: torch.Tensor, targets: torch.Tensor, times: Any, lengths: 
     return _new_tensor((samples,), scores), _new_tensor((samples, scores.shape[0], 2 * longest + 1), scores)
 
 
+def _is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    forms = [(t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()) for t in (tensor, other)]
+    return forms[0] == forms[1]
+
+
 def _lstsq(matrix: torch.Tensor, right: torch.Tensor, *_: Any, **__: Any) -> Any:
     """Return the least-squares solution, its residuals if there are more rows than columns, the rank, and no values."""
     rows, columns = matrix.shape[-2:]
@@ -252,6 +257,7 @@ def _unique(func: Any, args: Sequence[Any]) -> Any:
 
 RULES: Dict[Any, Callable[..., Any]] = {
     aten._local_scalar_dense: fake_tensors.scalar_value,
+    aten.is_set_to: _is_set_to,
     aten.equal: lambda *_: tensors_are_equal(),
     aten.allclose: lambda *_: True,
     aten.is_nonzero: lambda *_: True,
