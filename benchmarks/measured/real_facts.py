@@ -6,6 +6,7 @@ replaced with the CPU: the products that it calculates are the same.
 """
 
 import contextlib
+import functools
 import gc
 import itertools
 import json
@@ -125,10 +126,9 @@ def _convolution_backward_flops(gradient, image, weight, _bias, _stride, _paddin
 
 
 def _product_flops(first, second, *_, **__):
-    """Return the operations of a product of matrices. A sparse one multiplies only its entries."""
-    if first.layout != torch.strided:
-        return 2 * first._nnz() * second.shape[-1]
-    return 2 * first.shape[0] * (second._nnz() if second.layout != torch.strided else math.prod(second.shape))
+    """Return the operations of a product of matrices. A sparse one has none here, nor has its gradient."""
+    is_sparse = any(matrix.layout != torch.strided for matrix in (first, second))
+    return 0 if is_sparse else 2 * first.shape[0] * math.prod(second.shape)
 
 
 def _cpu(value):
@@ -181,6 +181,7 @@ def _watch(flops, steps):
     """Note each optimizer step and each batch of a loader."""
     build, iterate = DataLoader.__init__, DataLoader.__iter__
 
+    @functools.wraps(build)  # Lightning reads its signature to make loaders again
     def init(self, *args, **options):
         if flops:
             unused = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context")

@@ -63,6 +63,7 @@ def test_the_passes_of_a_loop_that_trains_are_unknown(tmp_path):
     assert not any("one was assumed" in note for note in job.notes)
 
 
+@pytest.mark.usefixtures("_without_values")
 def test_a_solver_of_many_times_makes_few_passes_before_training(tmp_path):
     solve = "def solve(y, times):\n    for time in range(times):\n        while y.norm() > 1:\n            y = net(y)\n"
     solve += "    return y\nwith torch.no_grad():\n    solve(x, 500)\n"

@@ -68,8 +68,12 @@ def test_a_counter_ends_the_training_wherever_it_is_set_and_compared(tmp_path, s
         ("for x in forever():\n    if state['made'] >= 41: break\n    step(x)\n    state['made'] += 1", 41),
         ("while not state or made + first < 50:\n    step(rows)\n    made += 1", 41),
         ("for x in loader:\n    loss(x).backward()\n    for name, each in every.items(): each.step()", 5),
+        ("for x in Again(loader):\n    if state['made'] >= 41: break\n    state['made'] += 1\n    step(x[0])", 41),
+        ("Run(41).fit()", 41),
+        ("Run(41).until()", 41),
     ],
-    ids=["depends on itself", "flag", "state", "sum", "optimizers by name"],
+    ids=["depends on itself", "flag", "state", "sum", "optimizers by name", "again and again", "flag of a method",
+         "under a condition"],
 )  # fmt: skip
 def test_an_end_is_read_from_flags_states_and_sums(tmp_path, loop, steps):
     start = """
@@ -78,6 +82,43 @@ def forever():
     while True: yield rows[:16]
 def loss(x):
     return model(x[0].to("cuda")).mean()
+class Again:
+    def __init__(self, iterable):
+        self.iterable, self.current = iterable, iter(iterable)
+    def __iter__(self):
+        return self
+    def __next__(self):
+        try:
+            return next(self.current)
+        except StopIteration:
+            self.current = iter(self.iterable)
+            return next(self.current)
+class Run:
+    def __init__(self, last):
+        self.count, self.last, self.batches, self.over = 0, last, 0, False
+    def fit(self):
+        while True:
+            self.epoch()
+            if self.over: break
+    def epoch(self):
+        for (x,) in loader:
+            step(x)
+            self.count += 1
+            self.check()
+            if self.over: return
+    def check(self):
+        if self.count >= self.last: self.over = True
+    def until(self):
+        while True:
+            if self.last is not None and self.count == self.last: break
+            self.batch()
+    def batch(self):
+        self.batches += 1
+        is_whole = self.batches % 2 == 0
+        self.count += 1 if is_whole else 0
+        model(rows[:4].to("cuda")).mean().backward()
+        if is_whole:
+            optimizer.step()
 """
     assert steps_of(tmp_path, start + loop) == steps
 

@@ -86,9 +86,9 @@ class ValuedRecorder(Recorder):
             _remember(tensor, torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu"))
 
     def _run_fake(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
+        out = super()._run_fake(func, traits, types, args, kwargs)
         if self.live_bytes > MOST_BYTES:
             raise ScriptFailure("the values of its tensors do not fit into the memory of a trace")
-        out = super()._run_fake(func, traits, types, args, kwargs)
         if traits.custom:
             _forget(args, out, traits)
         elif out is not NotImplemented:

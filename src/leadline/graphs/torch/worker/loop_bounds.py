@@ -19,6 +19,7 @@ from leadline.graphs.torch.worker.loop_counters import (
     changed_targets,
     current_setting,
     is_around,
+    is_counted_within,
     is_variable_of,
     methods_around,
     observed_counter,
@@ -207,7 +208,8 @@ def counted_passes(loop: ast.While, counter: str, frame: Any) -> CountedPasses:
         line = frame.f_lineno
         changes = [node.lineno for node in nodes if counter in map(target_name, changed_targets(node))]
         if not changes:  # a method that the loop calls counts, as at the end of an epoch
-            return CountedPasses(int((value - counted[1]) // counted[2]), loop.lineno)
+            before = int((value - counted[1]) // counted[2]) - int(is_counted_within(loop, counter, frame))
+            return CountedPasses(before, loop.lineno)
         change = changes[0]
         holders = [node for node in nodes if isinstance(node, (ast.For, ast.While)) and is_around(node, change)]
         tests = [node.test for node in nodes if isinstance(node, ast.If) and holds_line(node.body, line)]
@@ -224,8 +226,11 @@ def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:
     """Return the passes of the current line beyond those of a test that follows both the line and the increment."""
     # The loop itself increments its variable, whatever else adds to it in each pass.
     nodes: Iterator[Any] = iter(()) if is_variable_of(loop, counter) else ast.walk(loop)
-    increment = next((node.lineno for node in nodes if counter in map(target_name, changed_targets(node))), math.inf)
-    return int(test.lineno < increment) - int(getattr(frame, "f_lineno", 0) > test.lineno)
+    line = getattr(frame, "f_lineno", 0)
+    is_own = counter.startswith("self.") and not is_variable_of(loop, counter)
+    elsewhere = line if is_own else math.inf  # a method that the current line calls counts
+    increment = next((node.lineno for node in nodes if counter in map(target_name, changed_targets(node))), elsewhere)
+    return int(test.lineno < increment) - int(line > test.lineno)
 
 
 INVERSE = {ast.Add: ast.Sub(), ast.Sub: ast.Add(), ast.Mult: ast.Div()}

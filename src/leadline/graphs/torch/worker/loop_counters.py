@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import sys
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from leadline.graphs.torch.worker.expressions import (
@@ -55,7 +56,8 @@ def read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, float
         if not all(_same_branch(part, line, frame.f_lineno) for part in conditions):
             return None
         is_counted = is_around(loop, line) and line < getattr(frame, "f_lineno", 0)
-        return bool(around), _first_value(name, loop, frame, increments[0] if is_counted else 0), increments[0]
+        is_within = bool(around) or any(map(_is_conditional, changes))
+        return is_within, _first_value(name, loop, frame, increments[0] if is_counted else 0), increments[0]
     except UnreadableExpression:
         return None
 
@@ -184,11 +186,30 @@ def changed_targets(node: Any) -> List[Any]:
 def added_expression(node: Any, name: str) -> Any:
     """Return the expression by which a statement increments a variable."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-        return node.value
+        value: Any = node.value
+        return value.body if _is_conditional(node) else value
     total = node.value
     if isinstance(total, ast.BinOp) and isinstance(total.op, ast.Add) and target_name(total.left) == name:
         return total.right
     raise UnreadableExpression
+
+
+def is_counted_within(loop: Any, name: str, frame: Any) -> bool:
+    """Return whether a method that a loop calls, and that runs now, has incremented a variable in this pass."""
+    lines = [change.lineno for change in _changes(loop, name, frame)[1]]
+    inner = sys._getframe(1)
+    while inner is not None and inner is not frame:
+        code, is_same = inner.f_code, inner.f_code.co_filename == frame.f_code.co_filename
+        if is_same and any(code.co_firstlineno < line < inner.f_lineno for line in lines):
+            return True
+        inner = inner.f_back  # type: ignore[assignment]
+    return False
+
+
+def _is_conditional(node: Any) -> bool:
+    """Return whether a statement adds something under a condition only, as in ``steps += 1 if is_whole else 0``."""
+    value = getattr(node, "value", None)
+    return isinstance(value, ast.IfExp) and isinstance(value.orelse, ast.Constant) and value.orelse.value == 0
 
 
 def outlives_loop(name: str, frame: Any) -> bool:

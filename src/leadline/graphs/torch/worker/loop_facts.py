@@ -1,10 +1,12 @@
 """Batch, steps per epoch, epochs and other facts of a training loop, inferred from what the hooks observed."""
 
+import collections.abc
 import math
 import operator
 import os
 import statistics
 import sys
+import types
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from leadline.graphs.torch.worker.counted_steps import counted_steps
@@ -184,7 +186,10 @@ def _epoch_length(
         period, first = (accumulation, accumulation) if accumulation > 1 else _period_of_rarest(observed)
         if period > 1:
             return _apply_step_limit(per_epoch, None, int(batches * epochs - first) // period + 1)
-    limit = min((loop.limit for loop in loops if loop.limit is not None), default=None)
+    limits = [loop.limit for loop in loops if loop.limit is not None]
+    limit = min(limits, default=None)
+    if limit is not None and limits[-1] == limit + 1:
+        limit += 1  # the innermost loop tells whether its test precedes the count, which those around it do not
     if limit is not None and (per_epoch is None or epochs is None or per_epoch * epochs > limit):
         assumed = ", assuming that it counts steps of the optimizer" if accumulation > 1 else ""
         notes[:] = [note for note in notes if not note.endswith("steps are unknown")]
@@ -341,7 +346,9 @@ def _is_endless(observed: LoopObservations, loop: EnclosingLoop, loader: Any) ->
     """Return whether the passes of a loop draw batches that go on beyond the end of the loader."""
     if loader is None or loop.iterable is loader:
         return False
-    return id(loader) in observed.endless or "cycle(" in loop.text or (loop.is_drawing and loop.times is not None)
+    if loop.times is not None and (loop.is_drawing or isinstance(loop.iterable, collections.abc.Iterator)):
+        return not isinstance(loop.iterable, types.GeneratorType)
+    return id(loader) in observed.endless or "cycle(" in loop.text
 
 
 def _apply_step_limit(

@@ -26,7 +26,7 @@ ORPHAN_S = 120
 
 
 VALUES_BYTES = 2 << 30
-"""Memory of a script's device up to which the host holds values for it, too."""
+"""Weights of a script up to which the host holds values for it."""
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 """Codes by which messages set colors in a terminal."""
 WITHOUT_DATA = ("its data is not allocated yet", "Cannot access data pointer")
@@ -46,7 +46,8 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
         answer = {"failure": failure_document(error)}
     tensors = sys.modules.get("leadline.graphs.torch.worker.fake_tensors")
     has_guessed = "failure" in answer and tensors is not None and tensors.GUESSED[0]
-    fits = session.recorder is not None and session.recorder.peak_bytes <= VALUES_BYTES and not session.with_values
+    weights = [reference() for reference in (session.recorder.parameters if session.recorder is not None else ())]
+    fits = sum(weight.nbytes for weight in weights if weight is not None) <= VALUES_BYTES and not session.with_values
     answer["asks_values"] = fits and (session.has_assumed or has_guessed)
     end_with(answer, request)
 
