@@ -248,3 +248,94 @@ for _ in range(61): step(rows[:64])
 """
     job = trace_code(tmp_path, BEGINNING + masked)
     assert (job.loop.batch, job.loop.steps_per_epoch) == (64, 61)
+
+
+def test_a_step_of_several_batches_has_their_samples(tmp_path):
+    grouped = """
+samples = DataLoader(TensorDataset(torch.randn(40, 8)), batch_size=1, collate_fn=lambda items: items[0][0])
+def grouped():
+    group = []
+    for sample in samples:
+        group.append(sample)
+        if len(group) == 3:
+            yield group
+            group = []
+class Detector(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = model
+    def forward(self, pictures):
+        return self.inner(torch.stack([picture["image"] for picture in pictures]).to("cuda"))
+detector = Detector()
+for group in grouped():
+    optimizer.zero_grad()
+    detector([{"image": picture} for picture in group]).mean().backward()
+    optimizer.step()
+"""
+    job = trace_code(tmp_path, BEGINNING + grouped)
+    assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (3, 13, 1)
+    assert "each step takes 3 batches of the loader" in job.notes
+
+
+def test_weights_that_are_frozen_at_first_are_a_note(tmp_path):
+    frozen = "for epoch in range(3):\n    model.bias.requires_grad_(epoch > 0)\n    for (x,) in loader: step(x)\n"
+    job = trace_code(tmp_path, BEGINNING + frozen)
+    assert any("assumed to stay frozen" in note for note in job.notes)
+    assert not any("frozen" in note for note in trace_code(tmp_path, BEGINNING + "for (x,) in loader: step(x)\n").notes)
+
+
+def test_an_option_that_a_condition_may_not_mean_is_assumed(tmp_path):
+    ended = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=4)
+options = parser.parse_args()
+class Trainer:
+    last = -1
+    def terminate(self):
+        Trainer.last += 1
+        return Trainer.last + 1 >= options.epochs
+trainer = Trainer()
+while not trainer.terminate():
+    for (x,) in loader: step(x)
+"""
+    job = trace_code(tmp_path, BEGINNING + ended)
+    assert any("assuming that it ends `while not trainer.terminate()`" in note for note in job.notes)
+
+
+def test_a_process_group_needs_a_rank_from_somewhere(tmp_path):
+    alone = """
+try:
+    torch.distributed.init_process_group("gloo", init_method="env://")
+except ValueError as error:
+    assert "RANK expected" in str(error)
+assert not torch.distributed.is_initialized()
+for (x,) in loader: step(x)
+"""
+    assert steps_of(tmp_path, alone) == 5
+
+
+def test_clients_that_are_left_out_do_not_train(tmp_path):
+    clients = """
+import numpy as np
+chosen, others, nets = np.arange(10)[:3], [1, 2], {number: model for number in range(10)}
+for round_ in range(2):
+    for number, client in nets.items():
+        if number not in chosen:
+            continue
+        for (x,) in loader: step(x)
+    for number in range(5):
+        if number in others: continue
+"""
+    assert steps_of(tmp_path, clients) == 2 * 3 * 5
+
+
+def test_rounds_that_grow_are_unknown(tmp_path):
+    grown = """
+stored = 0
+while stored < 5000:
+    stored += 512
+    for _ in range(int(stored / 256)): step(rows)
+"""
+    job = trace_code(tmp_path, BEGINNING + grown)
+    assert job.loop.steps_per_epoch is None or any("assumed to be as long" in note for note in job.notes)

@@ -212,6 +212,8 @@ class StepWatch:
         self._is_lowering = True
         loop = self._training_loop(step)
         self.session.note("an evaluation between the epochs is not counted")
+        if step.is_mapped and step.jaxpr is None:
+            self.session.note("loops within jax.pmap are unknown: each call of it is assumed to be one step")
         document = self._loop_document(step, loop)
         if loop is not None:
             text, weights = self._jitted.body_text(loop.body), step.weights

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.expressions import first_number
 from leadline.graphs.torch.worker.import_hooks import after_import
 from leadline.graphs.torch.worker.ops import argument_tensors, result_tensors
 from leadline.graphs.torch.worker.recorder import RecordedOp
@@ -95,12 +96,6 @@ def _refuse_pipelines(module: Any) -> None:
     module._PipelineStageBase.__init__ = refuse
 
 
-def _first_number(*values: Any) -> int:
-    """Return the first of the values that is a number, as a script gives it, and not negative."""
-    numbers = (int(value) for value in values if value is not None and str(value).strip().lstrip("-").isdigit())
-    return next((number for number in numbers if number >= 0), 0)
-
-
 def _shard_on_cuda() -> None:
     """Let FSDP read a device number as ``cuda``: PyTorch takes it for the spare device slot."""
     utilities: Any = importlib.import_module("torch.distributed.fsdp._init_utils")
@@ -136,20 +131,29 @@ def _replace(name: str, replacement: Any) -> None:
             setattr(module, alias, replacement)
 
 
+NO_RANK = (
+    "Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set"
+)
+"""What PyTorch says to a script that is started without a launcher and gives no rank."""
+
+
 def _fake_groups(session: TraceSession) -> None:
     original = torch.distributed.init_process_group
 
     def init(
         backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: Any = -1, rank: Any = -1,
-        *_: Any, **__: Any,
+        store: Any = None, *_: Any, **__: Any,
     ) -> None:  # fmt: skip
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         if torch.distributed.is_initialized():
             return
         query = dict(parse_qsl(urlparse(str(init_method or "")).query))
-        size = _first_number(world_size, query.get("world_size"), os.environ.get("WORLD_SIZE"), session.world_size)
-        place = _first_number(rank, query.get("rank"), os.environ.get("RANK"), 0)
+        size = first_number(world_size, query.get("world_size"), os.environ.get("WORLD_SIZE"), session.world_size)
+        place = first_number(rank, query.get("rank"), os.environ.get("RANK"), 0)
+        is_told = {rank, query.get("rank"), os.environ.get("RANK")} - {None, -1}
+        if not is_told and store is None and str(init_method or "env://") == "env://" and backend != "mpi":
+            raise ValueError("env:// rendezvous: environment variable RANK expected, but not set: start with torchrun")
         session.world_size = max(size, 1)
         session.local_size = min(max(session.local_size, 1), session.world_size)
         original(

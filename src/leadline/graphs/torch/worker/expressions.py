@@ -18,6 +18,12 @@ def is_count(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MOST_COUNT
 
 
+def first_number(*values: Any) -> int:
+    """Return the first of the values that is a number, as a script gives it, and not negative."""
+    numbers = (int(value) for value in values if value is not None and str(value).strip().lstrip("-").isdigit())
+    return next((number for number in numbers if number >= 0), 0)
+
+
 WRAPPERS = ("enumerate", "tqdm", "trange", "track", "islice", "zip", "iter", "as_numpy", "prefetch_to_device")
 """Functions that give the elements of their first argument, beside those that show progress by their name."""
 FUNCTIONS: Dict[str, Any] = {
@@ -90,6 +96,9 @@ def _operation(node: ast.BinOp, frame: Any) -> Any:
 
 def _comparison(node: ast.Compare, frame: Any) -> bool:
     left, right = evaluate(node.left, frame), evaluate(node.comparators[0], frame)
+    is_holder = type(right) in (list, set, dict, range) or type(right).__module__ == "numpy"
+    if len(node.ops) == 1 and isinstance(node.ops[0], (ast.In, ast.NotIn)) and is_holder:
+        return (left in right) == isinstance(node.ops[0], ast.In)
     if len(node.ops) == 1 and isinstance(left, (int, float)) and isinstance(right, (int, float)):
         return bool(COMPARISONS[type(node.ops[0])](left, right))
     raise UnreadableExpression

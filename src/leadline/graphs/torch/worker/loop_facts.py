@@ -54,7 +54,11 @@ def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> 
         found = f"batch {facts['batch']}" if facts["batch"] else "no batch"
         notes.append(f"{found} is read from the input of {module}: there is no DataLoader")
     if loader is not None and observed.forward is not None and _trains_on_one_batch(observed):
-        facts["batch"] = observed.forward["batch"]  # of a data set loaded as one batch, a step may take a part
+        # Of a data set loaded as one batch, a step may take a part.
+        facts["batch"] = min(facts.get("batch") or math.inf, observed.forward["batch"])
+    drawn = (observed.forward or {}).get("batch"), _period_of_rarest(observed)[0] * (facts.get("batch") or 0)
+    if drawn[0] == drawn[1] and loader is not None and accumulation == 1:
+        facts["batch"] = drawn[0]  # the loader gives samples, or parts of a batch
     if "batch" in observed.framework:
         facts["batch"] = observed.framework["batch"]
     batches = observed.framework.get("steps_per_epoch", facts.pop("batches", None))
@@ -62,6 +66,8 @@ def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> 
     loops = step.loops if step and not observed.framework else []
     facts["steps_per_epoch"], facts["epochs"] = correct_lengths(made, loops, read, notes)
     facts["evaluation_batches_per_epoch"] = evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
+    if observed.steps_frozen:
+        notes.append("the optimizer holds weights without gradients, which are assumed to stay frozen")
     if observed.later:
         notes.append(
             f"the script trains again in {observed.later}: only the first loop is counted, the rest is unknown"
@@ -324,7 +330,12 @@ def _steps_of_rarest(observed: LoopObservations, batches: int, notes: List[str])
     between, first = _period_of_rarest(observed)
     if between < 2:
         return max(1, batches)
-    notes.append(f"one of the optimizers steps every {between} batches, which are one step")
+    many = len(observed.batches_at) > 1
+    notes.append(
+        f"one of the optimizers steps every {between} batches, which are one step"
+        if many
+        else f"each step takes {between} batches of the loader"
+    )
     return max(0, batches - first) // between + 1
 
 
@@ -333,7 +344,8 @@ def _period_of_rarest(observed: LoopObservations) -> Tuple[int, int]:
     drawn = [places for places in observed.batches_at.values() if len(places) > 1]
     rarest = min(drawn, key=len, default=[1, 2])
     between = round((rarest[-1] - rarest[0]) / (len(rarest) - 1))
-    return (1, 1) if len(drawn) < 2 else (between, rarest[0])
+    is_regular = rarest == [between * number for number in range(1, len(rarest) + 1)] and not observed.framework
+    return (between, rarest[0]) if len(drawn) > 1 or is_regular else (1, 1)
 
 
 def _ends_before(loop: EnclosingLoop, loader: Any, batches: Optional[int]) -> bool:
@@ -371,7 +383,10 @@ def _read_options(
         for name in names:
             value: Any = observed.options.get(name)
             if is_count(value):
-                notes.append(f"{value:g} {'steps' if is_limit else 'epochs'} are read from the option {name}")
+                read = f"{value:g} {'steps' if is_limit else 'epochs'} are read from the option {name}"
+                loops = observed.typical_step().loops if observed.typical_step() else []  # type: ignore[union-attr]
+                unread = next((loop for loop in loops if not loop.is_for and loop.times is None), None)
+                notes.append(f"{read}, assuming that it ends {unread.place}" if unread else read)
                 return _apply_step_limit(per_epoch, None, int(value)) if is_limit else (per_epoch, value)
     notes.append("the number of epochs is unknown: the training step is in no loop with a readable end")
     return per_epoch, None

@@ -148,6 +148,8 @@ def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
     watch.batches_at.setdefault(id(optimizer), []).append(watch.batch_count)
     if not any(known_optimizer is optimizer for known_optimizer in watch.optimizers):
         watch.optimizers.append(optimizer)
+        weights = (weight for group in optimizer.param_groups for weight in group["params"])
+        watch.steps_frozen |= any(not weight.requires_grad for weight in weights)
     if len(watch.batches_at[id(optimizer)]) <= WATCHED_STEPS and len(watch.all_steps) < MOST_WATCHED:
         repeated = max(watch.backward_lines.values(), default=0)
         loops = enclosing_loops(watch.folder, None, watch.trained_at)

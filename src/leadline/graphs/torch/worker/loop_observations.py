@@ -58,6 +58,8 @@ class LoopObservations:
         """Frames of libraries around the last backward pass, and their lines."""
         self.autocast: Optional[str] = None
         self.optimizers: List[Any] = []
+        self.steps_frozen = False
+        """An optimizer made a step with weights that need no gradient."""
         self.batches_at: Dict[int, List[int]] = {}
         """Training batches that were drawn before each step of each optimizer."""
         self.root: Any = None

@@ -259,7 +259,7 @@ def _skipped_passes(loop: ast.For, iterable: Any, count: int, frame: Any) -> int
         for node in loop.body
         if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Continue) and node.lineno < frame.f_lineno
     ]
-    values: Any = iterable if isinstance(iterable, (list, tuple, range)) else range(count)
+    values: Any = iterable if isinstance(iterable, COUNTABLE) else range(count)
     counter = loop.target if values is iterable else None
     if isinstance(loop.target, ast.Tuple) and called_name(loop.iter) == "enumerate" and len(loop.target.elts) > 1:
         index, element = loop.target.elts[:2]
@@ -320,9 +320,10 @@ DIRECT, INDIRECT = "direct", "through assignments or calls"
 
 def _depends(inner: Any, outer: Any) -> str:
     """Return how the length of a loop depends on the variables of an outer one, empty if it does not."""
-    if not isinstance(outer, ast.For):
-        return ""
-    targets = set(_variables(outer.target))
+    # Of a `while` loop, what its body adds to: `stored` in `stored += n`, on which `range(stored // 64)` depends.
+    added = [node.target for node in ast.walk(outer) if isinstance(node, ast.AugAssign)]
+    parts = [outer.target] if isinstance(outer, ast.For) else [part for part in added if isinstance(part, ast.Name)]
+    targets = {name for part in parts for name in _variables(part)}
     names = set(_variables(_bound_of(inner)))
     if not names.isdisjoint(targets):
         return DIRECT
