@@ -45,6 +45,18 @@ def test_a_moved_repository_or_another_python_asks_for_a_new_environment(dev):
     assert here != dev.stamp_root(dev.stamp_text("dev", dev.fingerprint(b"x", "/here", "3.12.1")))
 
 
+def test_an_environment_of_another_checkout_is_not_emptied(dev, monkeypatch, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "kept").touch()
+    link = tmp_path / ".venv"
+    link.symlink_to(other)
+    monkeypatch.setattr(dev, "VENV", link)
+    with pytest.raises(dev.Stop, match="remove the link"):
+        dev.make_venv()
+    assert (other / "kept").exists()
+
+
 def test_no_stamp_names_no_place(dev):
     assert dev.stamp_root("") == ""
 

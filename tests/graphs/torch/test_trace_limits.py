@@ -339,3 +339,18 @@ while stored < 5000:
 """
     job = trace_code(tmp_path, BEGINNING + grown)
     assert job.loop.steps_per_epoch is None or any("assumed to be as long" in note for note in job.notes)
+
+
+def test_patience_is_no_limit(tmp_path):
+    patience = """
+best = 0
+for made in range(2000):
+    step(rows)
+    if rows.sum() < 0:
+        best = made
+    if made - best > 100:
+        break
+"""
+    job = trace_code(tmp_path, BEGINNING + patience)
+    assert job.loop.steps_per_epoch == 2000
+    assert any("may end early" in note for note in job.notes)

@@ -38,8 +38,8 @@ def trace_command(
     """Run the user's unmodified command for three steps on a simulated device and return the step it would run.
 
     A script that puts nothing on the GPU runs again for the CPU: which ops it calls depends on the device from its
-    first tensor on, and only a run tells that it uses no GPU. A script whose course depends on
-    values of tensors runs again with values, which the CPU calculates. All runs are confined alike.
+    first tensor on, and only a run tells that it uses no GPU. A script whose course may depend on values of tensors
+    runs again with values, which the CPU calculates. All runs are confined alike.
 
     The workload's limit is that of the script itself, which runs in ``cwd``. Waiting for a processor does not count, up
     to ``BUSY_FACTOR`` times the limit. ``command`` is the workload's, if it was read before.

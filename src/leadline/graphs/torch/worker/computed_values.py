@@ -97,7 +97,7 @@ class ValuedRecorder(Recorder):
 
     def _carry_out(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         if not any(isinstance(kind.type, TENSOR_TYPES) for kind in func._schema.returns) and func._schema.returns:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # whatever a kernel raises, the value is unknown
                 return _run(func, args, kwargs)
         is_shaped_by_values = torch.Tag.dynamic_output_shape in func.tags and traits.name not in unknown_shapes.RULED
         out = _results_of(func, args, kwargs) if is_shaped_by_values else NotImplemented

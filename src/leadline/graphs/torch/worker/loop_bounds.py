@@ -282,9 +282,16 @@ def _compared(
     for (counter, limit), operator in ((sides, kind), (sides[::-1], MIRRORED.get(kind))):
         for part, bound in _moved(counter, limit) if operator in operators else ():
             rounds = _rounds(target_name(part), bound, operator, loop, frame, read)
-            if rounds is not None:
+            if rounds is not None and (bound is limit or not _changes_any(loop, bound, frame)):
                 return rounds
     return None
+
+
+def _changes_any(loop: Any, expression: Any, frame: Any) -> bool:
+    """Return whether a loop, or a method that it calls, changes what an expression reads, as the best step so far."""
+    read = {target_name(part) for part in ast.walk(expression)} - {""}
+    nodes = [*ast.walk(loop), *called_methods(loop, frame)]
+    return not read.isdisjoint(target_name(target) for node in nodes for target in changed_targets(node))
 
 
 def _moved(counter: Any, limit: Any) -> Iterator[Tuple[Any, Any]]:

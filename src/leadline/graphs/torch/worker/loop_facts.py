@@ -358,8 +358,10 @@ def _is_endless(observed: LoopObservations, loop: EnclosingLoop, loader: Any) ->
     """Return whether the passes of a loop draw batches that go on beyond the end of the loader."""
     if loader is None or loop.iterable is loader:
         return False
-    if loop.times is not None and (loop.is_drawing or isinstance(loop.iterable, collections.abc.Iterator)):
-        return not isinstance(loop.iterable, types.GeneratorType)
+    is_iterator = isinstance(loop.iterable, collections.abc.Iterator)
+    is_own = is_iterator and not isinstance(loop.iterable, types.GeneratorType)
+    if loop.times is not None and (loop.is_drawing or is_own):
+        return True
     return id(loader) in observed.endless or "cycle(" in loop.text
 
 
