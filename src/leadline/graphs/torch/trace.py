@@ -20,8 +20,6 @@ START_S = 60.0
 """Extra time for importing torch and writing the answer."""
 BUSY_FACTOR = 4
 """Wall-clock limit over the limit of a trace, which does not count waiting for a processor."""
-
-
 VALUES_S = 30.0
 """Limit of a second trace with values. Those of large models take longer, and stay unknown."""
 VALUES_NOTE = "values of tensors may decide what the script does: the CPU calculated those of the traced steps"

@@ -11,6 +11,7 @@ from typing import Any, Dict, Optional, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
 from leadline.graphs.torch.worker import fake_tensors, unknown_shapes
@@ -21,8 +22,8 @@ from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession
 ATTENTION = "_scaled_dot_product_"
 EMPTY = ("empty", "new_empty")
 """Beginnings of the names of ops whose result has no values yet."""
-MOST_BYTES = 4 << 30
-"""Memory of the simulated device beyond which the host holds no values."""
+MOST_WEIGHTS, MOST_BYTES = 2 << 30, 4 << 30
+"""Bytes of weights, and memory of the simulated device, beyond which the host holds no values."""
 TENSOR_TYPES = (torch.TensorType, torch.ListType)
 _storages: Dict[int, Any] = {}
 """Storages on the host by the identity of those without data."""
@@ -30,6 +31,14 @@ _storages: Dict[int, Any] = {}
 
 class _UnknownValue(Exception):
     """The values of a tensor are not known."""
+
+
+def asks_values(session: TraceSession, *, has_failed: bool) -> bool:
+    """Return whether values may change what a script did in a trace without, and are few enough for the host."""
+    references = (reference() for reference in session.recorder.parameters)
+    weights = [weight for weight in references if weight is not None and not is_lazy(weight)]
+    has_guessed = session.has_assumed or (has_failed and fake_tensors.GUESSED[0])
+    return has_guessed and sum(weight.numel() * weight.element_size() for weight in weights) <= MOST_WEIGHTS
 
 
 def value_of(tensor: Any) -> Optional[torch.Tensor]:

@@ -1,6 +1,7 @@
 """Ends of loops in the user's source: counters compared with bounds, and conditions for a ``break``."""
 
 import ast
+import contextlib
 import math
 from argparse import Namespace
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
@@ -113,6 +114,16 @@ def holds_line(statements: List[Any], line: int) -> bool:
     return bool(statements) and statements[0].lineno <= line <= (statements[-1].end_lineno or line)
 
 
+def divisors(nodes: List[Any], frame: Any) -> Iterator[int]:
+    """Yield each N above one of ``... % N`` within nodes, in their order."""
+    for part in (part for node in nodes for part in ast.walk(node)):
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod):
+            with contextlib.suppress(UnreadableExpression):
+                value = evaluate(part.right, frame)
+                if isinstance(value, int) and value > 1:
+                    yield value
+
+
 def _step_calls(node: Any) -> Iterator[ast.Call]:
     """Yield the calls of optimizers and gradient scalers within a statement."""
     for call in ast.walk(node):
@@ -213,9 +224,7 @@ def counted_passes(loop: ast.While, counter: str, frame: Any) -> CountedPasses:
         change = changes[0]
         holders = [node for node in nodes if isinstance(node, (ast.For, ast.While)) and is_around(node, change)]
         tests = [node.test for node in nodes if isinstance(node, ast.If) and holds_line(node.body, line)]
-        parts: List[Any] = [part for test in tests for part in ast.walk(test)]
-        divisors = [part.right for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)]
-        period = max((int(evaluate(divisor, frame)) for divisor in divisors), default=0)
+        period = max(divisors(tests, frame), default=0)
         before = int((value - counted[1]) // counted[2]) - int(change < line)
         return CountedPasses(before, max(holder.lineno for holder in holders), period)
     except (UnreadableExpression, SyntaxError, TypeError, ValueError):

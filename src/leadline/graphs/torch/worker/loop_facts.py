@@ -56,9 +56,9 @@ def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> 
     if loader is not None and observed.forward is not None and _trains_on_one_batch(observed):
         # Of a data set loaded as one batch, a step may take a part.
         facts["batch"] = min(facts.get("batch") or math.inf, observed.forward["batch"])
-    drawn = (observed.forward or {}).get("batch"), _period_of_rarest(observed)[0] * (facts.get("batch") or 0)
-    if drawn[0] == drawn[1] and loader is not None and accumulation == 1:
-        facts["batch"] = drawn[0]  # the loader gives samples, or parts of a batch
+    taken = (observed.forward or {}).get("batch")
+    if loader is not None and accumulation == 1 and taken == _period_of_rarest(observed)[0] * (facts["batch"] or 0):
+        facts["batch"] = taken  # the loader gives samples, or parts of a batch
     if "batch" in observed.framework:
         facts["batch"] = observed.framework["batch"]
     batches = observed.framework.get("steps_per_epoch", facts.pop("batches", None))
@@ -386,7 +386,8 @@ def _read_options(
             value: Any = observed.options.get(name)
             if is_count(value):
                 read = f"{value:g} {'steps' if is_limit else 'epochs'} are read from the option {name}"
-                loops = observed.typical_step().loops if observed.typical_step() else []  # type: ignore[union-attr]
+                step = observed.typical_step()
+                loops = step.loops if step is not None else []
                 unread = next((loop for loop in loops if not loop.is_for and loop.times is None), None)
                 notes.append(f"{read}, assuming that it ends {unread.place}" if unread else read)
                 return _apply_step_limit(per_epoch, None, int(value)) if is_limit else (per_epoch, value)

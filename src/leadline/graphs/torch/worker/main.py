@@ -25,8 +25,6 @@ ORPHAN_S = 120
 """Seconds after its wall-clock limit that a worker ends itself, in case its parent is gone."""
 
 
-VALUES_BYTES = 2 << 30
-"""Weights of a script up to which the host holds values for it."""
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 """Codes by which messages set colors in a terminal."""
 WITHOUT_DATA = ("its data is not allocated yet", "Cannot access data pointer")
@@ -44,11 +42,10 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
         answer = trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer
         answer = {"failure": failure_document(error)}
-    tensors = sys.modules.get("leadline.graphs.torch.worker.fake_tensors")
-    has_guessed = "failure" in answer and tensors is not None and tensors.GUESSED[0]
-    weights = [reference() for reference in (session.recorder.parameters if session.recorder is not None else ())]
-    fits = sum(weight.nbytes for weight in weights if weight is not None) <= VALUES_BYTES and not session.with_values
-    answer["asks_values"] = fits and (session.has_assumed or has_guessed)
+    if session.recorder is not None and not session.with_values:
+        from leadline.graphs.torch.worker.computed_values import asks_values
+
+        answer["asks_values"] = asks_values(session, has_failed="failure" in answer)
     end_with(answer, request)
 
 
@@ -105,6 +102,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
 def install_hooks(session: TraceSession) -> Any:
     """Set up the simulated device and all hooks, and return the recorder and the step watcher."""
     from leadline.graphs.torch.worker import (
+        computed_values,
         distributed,
         extensions,
         fake_cuda,
@@ -115,11 +113,10 @@ def install_hooks(session: TraceSession) -> Any:
         stand_ins,
         tensor_methods,
     )
-    from leadline.graphs.torch.worker.computed_values import ValuedRecorder
     from leadline.graphs.torch.worker.recorder import Recorder
     from leadline.graphs.torch.worker.step_watcher import StepWatcher
 
-    recorder = ValuedRecorder(session) if session.with_values else Recorder(session)
+    recorder = computed_values.ValuedRecorder(session) if session.with_values else Recorder(session)
     session.recorder = recorder
     if session.policy == "cuda":
         fake_cuda.install_fake_cuda(session)
