@@ -30,7 +30,7 @@ BOOTSTRAP = Path(__file__).parent / "torch" / "worker" / "bootstrap.py"
 
 
 class WorkerFailure(Frozen):
-    """Why there is no trace, the user's line, and the device type under which there may be one.
+    """Why there is no trace, the user's line, and how there may be one: on the ``cpu``, or ``calculated`` there.
 
     ``shows_output`` is true if what the script printed last tells more.
     """
@@ -47,7 +47,8 @@ class WorkerAnswer(Frozen):
     ``memory`` is what the compiler of a module plans. ``loop`` and ``trains`` are of the script that called a module,
     and ``weights`` the shape and dtype of each array that it takes gradients for.
 
-    ``asks_values``: Values of tensors may decide what the script does, and the trace had none.
+    ``asks_values``: Values of tensors may decide what the script does, and the trace had none. ``counted_steps`` are
+    those of the whole run, if they are counted, and ``guesses`` what its guesses of values mean for them.
 
     ``confinement`` is the sentence on what the kernel held back; ``harm`` is the same if any harm was possible.
     """
@@ -56,6 +57,8 @@ class WorkerAnswer(Frozen):
     job: TracedJob | None = None
     compiled: bool = False
     asks_values: bool = False
+    counted_steps: int | None = None
+    guesses: str = ""
     text: str = ""
     loop: LoopFacts | None = None
     trains: bool = True
@@ -107,7 +110,8 @@ def run_worker(
         completed = runner([*python, str(BOOTSTRAP), str(request_file)], env=env, cwd=cwd, timeout_s=request["wall_s"])
         answer, confined = (_read(file, target) for file in (answer_file, answer_file.with_name("confinement.json")))
     if not (answer.failure or answer.job or answer.text):
-        answer = WorkerAnswer(WorkerFailure(_exit_reason(completed, target, request["wall_s"])))
+        reason, retry = _exit_reason(completed, target, request["wall_s"]), "" if completed.timed_out else "calculated"
+        answer = WorkerAnswer(WorkerFailure(reason, retry=retry))
     failure = answer.failure or confined.failure
     if failure and failure.shows_output and (printed := _last_lines(completed)):
         failure = replace(failure, reason=f"{failure.reason}; it printed last: {printed}")

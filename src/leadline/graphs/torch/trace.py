@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,12 @@ VALUES_S = 30.0
 VALUES_NOTE = "values of tensors may decide what the script does: the CPU calculated those of the traced steps"
 
 
+CALCULATED_NOTE = (
+    "the simulated device could not run the script ({reason}): the CPU calculated the traced steps, so their "
+    "operations and memory are those of a CPU, and assumed to be alike on the device"
+)
+
+
 def trace_command(
     workload: Workload,
     *,
@@ -37,7 +43,8 @@ def trace_command(
 
     A script that puts nothing on the GPU runs again for the CPU: which ops it calls depends on the device from its
     first tensor on, and only a run tells that it uses no GPU. A script whose course may depend on values of tensors
-    runs again with values, which the CPU calculates. All runs are confined alike.
+    runs again with values, which the CPU calculates. One that fails on the simulated device runs again as it is, on the
+    CPU, if its weights are few. All runs are confined alike.
 
     The workload's limit is that of the script itself, which runs in ``cwd``. Waiting for a processor does not count, up
     to ``BUSY_FACTOR`` times the limit. ``command`` is the workload's, if it was read before.
@@ -59,18 +66,49 @@ def trace_command(
         "accelerate": list(command.options) if command.launcher == "accelerate" else None,
     }
     run = partial(run_worker, request, python=(*command.prefix, command.python), runner=runner, cwd=cwd)
+    answer, reasons = _answer(command, request, run, min(workload.trace_limit_s, VALUES_S))
+    job = _read_job(answer)
+    return replace(job, notes=(*_count_notes(command, workload, job), *job.notes, answer.confinement, *reasons))
+
+
+def _answer(
+    command: PythonCommand, request: dict[str, Any], run: Callable[..., WorkerAnswer], values_s: float
+) -> tuple[WorkerAnswer, list[str]]:
+    """Run a command as often as its answers ask for, and return the last useful one, with the reasons."""
+    device_type = request["device_type"]
     answer, reasons = run(env=_environment(command, device_type)), []
-    if answer.failure and answer.failure.retry == "cpu" and device_type != "cpu":
+    if _asks(answer, "cpu") and answer.failure and device_type != "cpu":
         reasons = [answer.failure.reason]
         request["device_type"] = device_type = "cpu"
         answer = _twice(run(env=_environment(command, "cpu")))
-    if answer.asks_values and not (answer.failure and answer.failure.retry) and VALUES_S:
-        request |= {"values": True, **_limits(min(workload.trace_limit_s, VALUES_S))}
+    if answer.asks_values and not _asks(answer, "cpu") and values_s:
+        request |= {"values": True, "counted_steps": answer.counted_steps, "guesses": answer.guesses}
+        limits = {name: request[name] for name in ("timeout_s", "wall_s")}
+        request |= _limits(values_s)
         valued = _twice(run(env=_environment(command, device_type)))
+        request |= {"values": False, **limits}
         if not valued.failure:
-            answer, reasons = valued, [*reasons, VALUES_NOTE]
-    job = _read_job(answer)
-    return replace(job, notes=(*_count_notes(command, workload, job), *job.notes, answer.confinement, *reasons))
+            return valued, [*reasons, VALUES_NOTE]
+    if _asks(answer, "calculated") and answer.failure:
+        request |= {"device_type": "cpu", "calculates": device_type, "counted_steps": None}
+        calculated = _twice(run(env=_environment(command, "cpu")))
+        if calculated.job:
+            reason = answer.failure.reason.partition("; ")[0]
+            job = _on_device(calculated.job, device_type)
+            return replace(calculated, job=job), [*reasons, CALCULATED_NOTE.format(reason=reason)]
+    return answer, reasons
+
+
+def _asks(answer: WorkerAnswer, retry: str) -> bool:
+    return answer.failure is not None and answer.failure.retry == retry
+
+
+def _on_device(job: TracedJob, device_type: str) -> TracedJob:
+    """Return a job whose operations stand for those of another device type."""
+    evaluation = replace(job.evaluation, device_type=device_type) if job.evaluation else None
+    longer = tuple(replace(graph, device_type=device_type) for graph in job.longer)
+    step = replace(job.step, device_type=device_type)
+    return replace(job, step=step, evaluation=evaluation, longer=longer, low_confidence=True)
 
 
 def _twice(answer: WorkerAnswer) -> WorkerAnswer:

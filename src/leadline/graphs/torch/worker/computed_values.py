@@ -35,10 +35,14 @@ class _UnknownValue(Exception):
 
 def asks_values(session: TraceSession, *, has_failed: bool) -> bool:
     """Return whether values may change what a script did in a trace without, and are few enough for the host."""
+    return (session.has_assumed or (has_failed and fake_tensors.GUESSED[0])) and weights_fit(session)
+
+
+def weights_fit(session: TraceSession) -> bool:
+    """Return whether the weights of a script are few enough for the host."""
     references = (reference() for reference in session.recorder.parameters)
     weights = [weight for weight in references if weight is not None and not is_lazy(weight)]
-    has_guessed = session.has_assumed or (has_failed and fake_tensors.GUESSED[0])
-    return has_guessed and sum(weight.numel() * weight.element_size() for weight in weights) <= MOST_WEIGHTS
+    return bool(sum(weight.numel() * weight.element_size() for weight in weights) <= MOST_WEIGHTS)
 
 
 def value_of(tensor: Any) -> Optional[torch.Tensor]:
@@ -115,6 +119,18 @@ class ValuedRecorder(Recorder):
     def _to_copy(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         out = super()._to_copy(func, traits, types, args, kwargs)
         return out if isinstance(out, FakeTensor) else out.clone()  # the host's copy has memory of its own
+
+
+class CalculatingRecorder(Recorder):
+    """Records a script that runs on the CPU as it is, as far as its tensors fit into the memory of a trace."""
+
+    def _needs_no_values(self, name: str, args: Any) -> bool:
+        return False
+
+    def _run_real(self, func: Any, traits: OpTraits, args: Any, kwargs: Dict[str, Any]) -> Any:
+        if self.live_bytes > MOST_BYTES:
+            raise ScriptFailure("its tensors do not fit into the memory of a trace")
+        return super()._run_real(func, traits, args, kwargs)
 
 
 def _compute(func: Any, traits: OpTraits, args: Any, kwargs: Dict[str, Any], out: Any) -> None:

@@ -26,6 +26,10 @@ _numbers: "collections.Counter[Tuple[Any, int]]" = collections.Counter()
 _checking: List[Any] = []
 _begun: Set[Tuple[Any, Any]] = set()
 """Conditions of loops that have made a pass, by code and place, since the last step of an optimizer."""
+_others: List[Iterator[float]] = []
+"""Numbers to guess instead of the expected ones."""
+_is_opposite = [False]
+"""Whether the truth of conditions is the opposite of what is assumed elsewhere."""
 
 
 def expected_truth() -> Optional[bool]:
@@ -37,7 +41,7 @@ def expected_truth() -> Optional[bool]:
     """
     kind, value, frame = _condition()
     if kind in ("", CHECK, BRANCH):
-        return value
+        return not value if _is_opposite[0] and kind != CHECK else value
     place = _place(frame.f_code, frame.f_lasti, frame.f_lineno)
     counted = (*place, torch.is_grad_enabled())  # a solver may run without gradients before it trains
     if place in _begun or _passes[counted] >= MOST_PASSES:
@@ -50,12 +54,20 @@ def expected_truth() -> Optional[bool]:
 
 def expected_number() -> float:
     """Return the number that stands for an unknown one: a small one where a loop seems to wait for it."""
+    if _others:
+        return next(_others[0])
     frame = calling_frame()
     if frame is None:
         return 1.0
     place = frame.f_code, frame.f_lineno
     _numbers[place] += 1
     return 1.0 if _numbers[place] <= MOST_NUMBERS else CONVERGED
+
+
+def guess_otherwise(*, rising: bool) -> None:
+    """Guess numbers that only rise from now on, or small ones that only fall, and the opposite truth of conditions."""
+    _others[:] = [(1 + count / 1024 if rising else CONVERGED / (1 + count) for count in itertools.count())]
+    _is_opposite[0] = not rising
 
 
 def let_checks_hold(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
-"""Steps of a script that ends by itself before a trace has all its steps."""
+"""Steps of a run whose end is known: the script ended in the trace, or its rest ran without calculations."""
 
-from typing import List, Optional, Tuple
+import enum
+from typing import List, NamedTuple, Optional, Tuple
 
 from leadline.graphs.torch.worker.loops import EnclosingLoop
 
@@ -8,26 +9,62 @@ Lengths = Tuple[Optional[int], Optional[float]]
 """Steps per epoch, and epochs."""
 
 
-def correct_lengths(made: Optional[int], loops: List[EnclosingLoop], read: Lengths, notes: List[str]) -> Lengths:
-    """Return the lengths of a script that ended after ``made`` steps, if it did, and note how they are known.
+class Guesses(enum.Enum):
+    """What the values that a run without calculations had to guess mean for its steps."""
+
+    TRACED = "traced"
+    """The script ended in the trace itself."""
+    NONE = "none"
+    ALIKE = "alike"
+    """Opposite ones led to the same steps."""
+    DIFFERENT = "different"
+    MORE = "more"
+    """The run went on beyond the steps that were read from the source, and its end is not known."""
+
+
+class CountedRun(NamedTuple):
+    """The steps of a whole run."""
+
+    steps: int
+    guesses: Guesses
+
+
+def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read: Lengths, notes: List[str]) -> Lengths:
+    """Return the lengths of a run whose steps were counted, if they were, and note how they are known.
 
     ``read`` are those that the ``loops`` around a step have by its source, ``notes`` the sentences on them. The steps
-    made are true, unless a loop ends by values: a trace has none.
+    counted are true, unless values decide: a trace has none.
     """
-    if made is None:
-        return read
     total = read[0] * read[1] if read[0] is not None and read[1] is not None else None
-    by_values = any(loop.may_end if loop.is_for else loop.times is None for loop in loops)
-    if by_values and (total is None or total > made):
-        assumed = "" if total is None else f": {total:g} steps are assumed"
-        notes.append(f"the script ended after {made} steps, by values that a trace has not{assumed}")
+    if run is None or (run.guesses is not Guesses.TRACED and run.steps == total):
         return read
-    if total != made:
-        notes[:] = [note for note in notes if " unknown" not in note]
-        read = made, 1
-    notes.append(
-        f"the script ended after {made} steps, which are the whole run"
-        if made > 1
-        else "the script ended after one step, which is the whole run: its optimizer has state only at the end of it"
-    )
-    return read
+    if run.guesses is Guesses.MORE:
+        notes[:] = [f"the script makes more than {run.steps} steps, and how many is unknown"]
+        return None, None
+    by_values = any(loop.may_end if loop.is_for else loop.times is None for loop in loops)
+    if run.guesses is not Guesses.TRACED:
+        by_values = run.guesses is Guesses.DIFFERENT or (run.guesses is Guesses.ALIKE and total is not None)
+    if by_values and (total is None or total > run.steps):
+        assumed = "" if total is None else f": {total:g} steps are assumed"
+        notes.append(f"the script ended after {run.steps} steps, by values that a trace has not{assumed}")
+        return read
+    if run.guesses is not Guesses.TRACED:
+        notes.clear()  # they told other steps
+        assumed = "" if run.guesses is Guesses.NONE else ", assuming that values of tensors do not change that"
+        notes.append(f"the script made {run.steps} steps to its end, without calculations{assumed}")
+    else:
+        notes[:] = [note for note in notes if total == run.steps or " unknown" not in note]
+        notes.append(
+            f"the script ended after {run.steps} steps, which are the whole run"
+            if run.steps > 1
+            else "the script ended after one step, the whole run: its optimizer has state only at the end of it"
+        )
+    return read if total == run.steps else split_steps(read[0], run.steps)
+
+
+def split_steps(per_epoch: Optional[int], steps: int) -> Lengths:
+    """Return the lengths of a run of so many steps."""
+    if per_epoch is None or steps <= per_epoch:
+        return steps, 1
+    rounds = steps / per_epoch
+    return per_epoch, int(rounds) if rounds.is_integer() else rounds

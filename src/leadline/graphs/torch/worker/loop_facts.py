@@ -10,7 +10,7 @@ import types
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from leadline.graphs.torch.worker.counted_steps import counted_steps
-from leadline.graphs.torch.worker.ended_runs import correct_lengths
+from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses, correct_lengths, split_steps
 from leadline.graphs.torch.worker.evaluation_loaders import evaluation_batches
 from leadline.graphs.torch.worker.expressions import is_count
 from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
@@ -30,10 +30,10 @@ EPOCH_OPTIONS = (
 STEP_OPTIONS = ("max_steps", "max_iters", "total_steps", "num_steps", "steps", "iterations", "max_train_steps")
 
 
-def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> Dict[str, Any]:
+def infer_loop_facts(observed: LoopObservations, run: Optional[CountedRun] = None) -> Dict[str, Any]:
     """Return the fields of ``LoopFacts`` and ``notes``. Unknown fields are absent or ``None``.
 
-    ``made`` are the steps of a script that ended by itself.
+    ``run``: The steps of the whole run, if they were counted.
     """
     notes: List[str] = []
     step = observed.typical_step()
@@ -62,17 +62,20 @@ def infer_loop_facts(observed: LoopObservations, made: Optional[int] = None) -> 
     if "batch" in observed.framework:
         facts["batch"] = observed.framework["batch"]
     batches = observed.framework.get("steps_per_epoch", facts.pop("batches", None))
-    read = _epoch_length(observed, step, batches, accumulation, notes)
+    on_lengths: List[str] = []
+    read = _epoch_length(observed, step, batches, accumulation, on_lengths)
     loops = step.loops if step and not observed.framework else []
-    facts["steps_per_epoch"], facts["epochs"] = correct_lengths(made, loops, read, notes)
+    facts["steps_per_epoch"], facts["epochs"] = correct_lengths(run, loops, read, on_lengths)
+    notes += on_lengths
     facts["evaluation_batches_per_epoch"] = evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
     if observed.steps_frozen:
         notes.append("the optimizer holds weights without gradients, which are assumed to stay frozen")
-    if observed.later:
+    is_counted = run is not None and run.guesses in (Guesses.NONE, Guesses.ALIKE)
+    if observed.later and not is_counted:
         notes.append(
             f"the script trains again in {observed.later}: only the first loop is counted, the rest is unknown"
         )
-    if observed.replaced:
+    if observed.replaced and not is_counted:
         notes.append(f"the loader that {observed.replaced} makes later is assumed to give as many batches as the first")
     facts["notes"] = notes
     facts["one_batch"] = _trains_on_one_batch(observed)
@@ -369,12 +372,7 @@ def _apply_step_limit(
     per_epoch: Optional[int], epochs: Optional[float], limit: Optional[int]
 ) -> Tuple[Optional[int], Optional[float]]:
     """Apply a limit on the number of steps."""
-    if limit is None:
-        return per_epoch, epochs
-    if per_epoch is None or limit <= per_epoch:
-        return limit, 1
-    rounds = limit / per_epoch
-    return per_epoch, int(rounds) if rounds.is_integer() else rounds
+    return (per_epoch, epochs) if limit is None else split_steps(per_epoch, limit)
 
 
 def _read_options(

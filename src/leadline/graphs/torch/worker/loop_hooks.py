@@ -13,6 +13,7 @@ from torch.utils.data import dataloader as loader_module
 
 from leadline.graphs.torch.worker import conditions
 from leadline.graphs.torch.worker.batches import batch_tensors
+from leadline.graphs.torch.worker.ended_runs import CountedRun
 from leadline.graphs.torch.worker.expressions import read_locals
 from leadline.graphs.torch.worker.keras_fit import fit_settings
 from leadline.graphs.torch.worker.later_loops import later_training, replaced_loader
@@ -52,12 +53,12 @@ def watch_loop(script: Optional[str] = None) -> None:
     register_optimizer_step_post_hook(functools.partial(_record_step, _watch))
 
 
-def read_facts(made: Optional[int] = None) -> Dict[str, Any]:
+def read_facts(run: Optional[CountedRun] = None) -> Dict[str, Any]:
     """Return the known fields of ``LoopFacts``, and ``notes`` that name their sources.
 
-    ``made`` are the steps of a script that ended by itself.
+    ``run``: The steps of the whole run, if they were counted.
     """
-    return {"notes": []} if _watch is None else infer_loop_facts(_watch, made)
+    return {"notes": []} if _watch is None else infer_loop_facts(_watch, run)
 
 
 def expects_evaluation() -> bool:

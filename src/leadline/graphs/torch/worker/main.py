@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any, Dict, NoReturn, Optional
 
 from leadline.graphs.torch.worker.confinement import Confinement
+from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses
 from leadline.graphs.torch.worker.expressions import MOST_COUNT
 from leadline.graphs.torch.worker.libraries import last_user_line
 from leadline.graphs.torch.worker.session import COMPILER, ScriptFailure, StopTrace, TraceSession
 from leadline.graphs.torch.worker.watchdog import Watchdog, time_failure
 
+CALCULATED = "calculated"
+"""What may help against a failure: to calculate the first steps on the CPU."""
 ORPHAN_S = 120
 """Seconds after its wall-clock limit that a worker ends itself, in case its parent is gone."""
 
@@ -35,18 +38,32 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     """Carry out one request, write its answer (a traced job, or a failure with the user's line) and end the process."""
     faulthandler.dump_traceback_later(request["wall_s"] + ORPHAN_S, exit=True)
     session = TraceSession(policy=request["device_type"], with_values=request.get("values", False))
+    session.calculates = request.get("calculates", "")
+    session.real = bool(session.calculates)
     session.world_size, session.local_size = request["world_size"], request["local_size"]
     session.limit_s = request["timeout_s"]
+    if request.get("counted_steps") is not None:
+        session.counted = CountedRun(request["counted_steps"], Guesses(request["guesses"]))
     session.caches_refused = confinement.refuses_writes
     try:
         answer = trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer
         answer = {"failure": failure_document(error)}
-    if session.recorder is not None and not session.with_values:
-        from leadline.graphs.torch.worker.computed_values import asks_values
-
-        answer["asks_values"] = asks_values(session, has_failed="failure" in answer)
+    if session.recorder is not None:
+        _add_requests(answer, session)
     end_with(answer, request)
+
+
+def _add_requests(answer: Dict[str, Any], session: TraceSession) -> None:
+    """Add to an answer whether to run again with values, and how many steps are counted already, or do not retry."""
+    from leadline.graphs.torch.worker.computed_values import asks_values, weights_fit
+
+    if session.counted is not None:
+        answer["counted_steps"], answer["guesses"] = session.counted.steps, session.counted.guesses.value
+    if not (session.with_values or session.calculates):
+        answer["asks_values"] = asks_values(session, has_failed="failure" in answer)
+    if answer.get("failure", {}).get("retry") == CALCULATED and not weights_fit(session):
+        del answer["failure"]["retry"]
 
 
 def end_with(answer: Dict[str, Any], request: Dict[str, Any]) -> NoReturn:
@@ -93,7 +110,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     session.has_compiler = COMPILER in sys.modules
     # A script that sleeps calls no hook.
     with Watchdog(session, lambda answer: end_with(answer, request)), recorder:
-        ended = _until_stopped(lambda: run(session, request), session, steps)
+        ended = steps.rest.run(lambda: _until_stopped(lambda: run(session, request), session, steps), failure_document)
     window = steps.finish(ended=ended)
     session.facts.setdefault("world_size", session.world_size)
     return _answer(session, recorder, steps, window)
@@ -116,8 +133,8 @@ def install_hooks(session: TraceSession) -> Any:
     from leadline.graphs.torch.worker.recorder import Recorder
     from leadline.graphs.torch.worker.step_watcher import StepWatcher
 
-    recorder = computed_values.ValuedRecorder(session) if session.with_values else Recorder(session)
-    session.recorder = recorder
+    kind = computed_values.ValuedRecorder if session.with_values else Recorder
+    recorder = session.recorder = (computed_values.CalculatingRecorder if session.calculates else kind)(session)
     if session.policy == "cuda":
         fake_cuda.install_fake_cuda(session)
     tensor_methods.install_tensor_methods(session)
@@ -205,7 +222,11 @@ def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[A
 def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
     from leadline.graphs.torch.worker import loop_hooks
 
-    facts = {**loop_hooks.read_facts(steps.made), **session.facts, **steps.loading(), **steps.work.facts()}
+    if session.counted is None:
+        read = loop_hooks.read_facts()
+        per_epoch, epochs = read.get("steps_per_epoch"), read.get("epochs")
+        session.counted = steps.rest.wait(None if per_epoch is None or epochs is None else per_epoch * epochs)
+    facts = {**loop_hooks.read_facts(session.counted), **session.facts, **steps.loading(), **steps.work.facts()}
     for sentence in facts.pop("notes", ()):
         session.note(sentence)
     if facts.pop("one_batch", False):
@@ -245,10 +266,12 @@ def failure_document(error: BaseException, advice: str = "the trace stopped here
     if isinstance(error, SyntaxError) and error.filename:
         location = f"{error.filename}:{error.lineno}"
     if isinstance(error, ScriptFailure):
-        return {"reason": str(error), "location": location, "shows_output": error.shows_output}
+        return {"reason": str(error), "location": location, "shows_output": error.shows_output, "retry": CALCULATED}
     if any(sentence in str(error) for sentence in WITHOUT_DATA):
         reason = "compiled code reads the values of a tensor, which a trace has not: make it an operator with a shape "
-        return {"reason": f"{reason}rule (torch.library.custom_op and register_fake)", "location": location}
+        reason += "rule (torch.library.custom_op and register_fake)"
+        return {"reason": reason, "location": location, "retry": CALCULATED}
+    retry = None if isinstance(error, (ImportError, OSError, SyntaxError)) else CALCULATED
     message = _shortened(" ".join(COLORS.sub("", str(error)).split())).rstrip(".")
     if isinstance(error, ModuleNotFoundError) and error.name:
         reason = f"the script imports {error.name}, which {sys.executable} does not have: install it there, or start "
@@ -261,7 +284,7 @@ def failure_document(error: BaseException, advice: str = "the trace stopped here
         advice = f"the trace runs in {Path.cwd()} and needs the files that the job reads"
     source = frames[-1].line if frames else ""
     message = message or (f"no message at `{source}`" if source else "no message")  # such as a bare assert
-    return {"reason": f"{type(error).__name__}: {message}; {advice}", "location": location}
+    return {"reason": f"{type(error).__name__}: {message}; {advice}", "location": location, "retry": retry}
 
 
 def _shortened(message: str, longest: int = 400) -> str:

@@ -34,7 +34,7 @@ def install_patches(session: TraceSession) -> None:
     _load_onto_device()
     _skip_shell_commands(session)
     _recompute_whole_blocks()
-    _allow_foreach()
+    _allow_foreach(session)
     _dense_gradients(session)
     _iterate_lbfgs(session)
     _default_norm_axis()
@@ -159,7 +159,11 @@ def _load_onto_device() -> None:
         def move(value: Any) -> Any:
             if isinstance(value, torch.nn.Module):
                 return value._apply(move)
-            if not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata not in on_gpu:
+            if not isinstance(value, torch.Tensor):
+                return value
+            if value.__dict__.pop("_was_on_gpu", False):
+                place(value.untyped_storage(), "cuda")
+            if value.untyped_storage()._cdata not in on_gpu:
                 return value
             moved = value.detach().to("cuda").requires_grad_(value.requires_grad)
             return torch.nn.Parameter(moved, value.requires_grad) if isinstance(value, torch.nn.Parameter) else moved
@@ -292,8 +296,12 @@ def _iterate_lbfgs(session: TraceSession) -> None:
     line_searches._strong_wolfe = search
 
 
-def _allow_foreach() -> None:
-    """Let optimizers use their multi-tensor update on tensors without data, as on CUDA."""
+def _allow_foreach(session: TraceSession) -> None:
+    """Let optimizers use their multi-tensor update on tensors without data, and on those that stand for a GPU's."""
+    if session.calculates == "cuda":
+        from torch.optim import optimizer
+
+        optimizer._get_foreach_kernels_supported_devices = lambda: ["cpu"]
     for name in ("torch.utils._foreach_utils", "torch.optim.optimizer"):
         supported = getattr(sys.modules[name], "_foreach_supported_types", [FakeTensor])
         if FakeTensor not in supported:

@@ -173,9 +173,7 @@ class Recorder(TorchDispatchMode):
             self.handled_s -= time.thread_time() - began_s  # work on the host, which is in no graph
         return out
 
-    def _resolve_device(
-        self, traits: OpTraits, args: Any, kwargs: Dict[str, Any], fake: bool
-    ) -> Tuple[Dict[str, Any], bool]:
+    def _resolve_device(self, traits: OpTraits, args: Any, kwargs: Dict[str, Any], fake: bool) -> Tuple[Any, bool]:
         """Return the arguments with the true device, and whether the op must run without data."""
         device = kwargs.get("device")
         if device is not None and (device.type in GPU_TYPES or device == fake_tensors.STAND_IN):
@@ -345,6 +343,8 @@ class Recorder(TorchDispatchMode):
         self.count += 1
 
     def _spec(self, tensor: torch.Tensor) -> Tuple[Tuple[Any, ...], bool]:
+        if tensor.layout is not torch.strided:
+            return (tuple(tensor.shape), tensor.dtype, id(tensor), 0), True  # a sparse one, which has no storage
         storage = tensor.untyped_storage()
         key = storage._cdata
         on_device = fake_tensors.true_device(tensor).type == self.policy_type
@@ -355,7 +355,7 @@ class Recorder(TorchDispatchMode):
 
     def track(self, tensor: torch.Tensor, category: Optional[str] = None) -> None:
         """Count the memory of a tensor from now until it is freed."""
-        if fake_tensors.true_device(tensor).type != self.policy_type:
+        if fake_tensors.true_device(tensor).type != self.policy_type or tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
         key = storage._cdata

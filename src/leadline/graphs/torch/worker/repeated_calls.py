@@ -74,11 +74,7 @@ class RepeatedCalls:
         # Hooks may collect what the layers compute.
         if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
             return None
-        leaves, structure = tree_flatten((args, kwargs))
-        shapes = _shapes(leaves)
-        if shapes is None or not any(isinstance(leaf, FakeTensor) for leaf in leaves):
-            return None
-        return id(module), module.training, torch.is_grad_enabled(), torch.is_autocast_enabled(), str(structure), shapes
+        return describe_call(module, args, kwargs)
 
     def answer(self, call: Any, module: Any, alike: int) -> Optional[List[Any]]:
         """Return a new result for such a call in a list, or ``None`` if it must run. ``alike``: calls that ran."""
@@ -90,13 +86,12 @@ class RepeatedCalls:
         name, kind = type(module).__name__, "whose results are dropped" if trains else "without gradients"
         calls = DROPPED if trains else alike
         self.session.note(f"calls of {name} {kind} before training are assumed to be like the first {calls}")
-        leaves = [_make(leaf, trains) if isinstance(leaf, tuple) else leaf for leaf in result.shapes]
-        return [tree_unflatten(leaves, result.structure)]
+        return [make_result(result.shapes, result.structure)]
 
     def record(self, call: Any, result: Any) -> None:
         """Record the result of a call that ran."""
         leaves, structure = tree_flatten(result)
-        shapes = _shapes(leaves)
+        shapes = shapes_of(leaves)
         if shapes is None:
             return
         before = self._results.get(call)
@@ -117,19 +112,39 @@ def _watch_graph(leaf: Any) -> Any:
     return weakref.ref(mark)
 
 
+def describe_call(module: Any, args: Any, kwargs: Any, other: Any = None) -> Optional[Any]:
+    """Return a module and the shapes of its arguments, or ``None`` if these do not describe the call.
+
+    ``other`` describes an object that is neither a tensor nor a plain value.
+    """
+    leaves, structure = tree_flatten((args, kwargs))
+    shapes = shapes_of(leaves, other)
+    if shapes is None or (other is None and not any(isinstance(leaf, FakeTensor) for leaf in leaves)):
+        return None
+    return id(module), module.training, torch.is_grad_enabled(), torch.is_autocast_enabled(), str(structure), shapes
+
+
+def make_result(shapes: Tuple[Any, ...], structure: Any) -> Any:
+    """Return a new result of a call, whose layers did not run."""
+    trains = torch.is_grad_enabled()
+    return tree_unflatten([_make(leaf, trains) if isinstance(leaf, tuple) else leaf for leaf in shapes], structure)
+
+
 def _make(leaf: Any, trains: bool) -> Any:
     if trains and leaf[1].is_floating_point:
         return _Unrun.apply(torch.zeros((), requires_grad=True), leaf)
     return fake_tensors.empty_tensor(*leaf)
 
 
-def _shapes(leaves: List[Any]) -> Optional[Tuple[Any, ...]]:
+def shapes_of(leaves: List[Any], other: Any = None) -> Optional[Tuple[Any, ...]]:
     """Return plain values as they are and tensors by the arguments of ``empty_tensor``; ``None`` for other things."""
     shapes = [
         (tuple(leaf.shape), leaf.dtype, fake_tensors.true_device(leaf), leaf.stride())
         if isinstance(leaf, FakeTensor)
         else leaf
+        if other is None or isinstance(leaf, PLAIN)
+        else other(leaf)
         for leaf in leaves
     ]
     is_plain = (isinstance(leaf, (FakeTensor, *PLAIN)) for leaf in leaves)
-    return tuple(shapes) if all(is_plain) else None
+    return tuple(shapes) if other is not None or all(is_plain) else None

@@ -34,7 +34,7 @@ def _replacement(session: TraceSession, name: str, original: Any) -> Any:
         packed = isinstance(args[3], (list, tuple))
         data, states, weights = (args[0], args[2], args[3]) if packed else (args[0], args[1], args[2])
         if not any(isinstance(tensor, FakeTensor) for tensor in (data, *weights)):
-            return original(*args, **kwargs)
+            return _calculate(original, data, args, kwargs)
         _, layers, _, train, bidirectional = args[4:9] if packed else args[3:8]
         batch_first = False if packed else (len(args) > 8 and bool(args[8]))
         hidden, cell = states if name == "lstm" else (states, None)
@@ -50,6 +50,14 @@ def _replacement(session: TraceSession, name: str, original: Any) -> Any:
         return results
 
     return layer
+
+
+def _calculate(original: Any, data: Any, args: Any, kwargs: Any) -> Any:
+    """Run a layer on values by its single products, with the gradient of its input, as cuDNN always calculates it."""
+    if torch.is_grad_enabled() and data.is_floating_point() and not data.requires_grad:
+        args = (data.detach().requires_grad_(), *args[1:])
+    with torch.backends.mkldnn.flags(enabled=False):
+        return original(*args, **kwargs)
 
 
 def _sizes(

@@ -168,7 +168,9 @@ class TraceSession:
     Attributes:
         policy: Device whose kernel choices are recorded, ``cuda`` or ``cpu``.
         with_values: Ops run on values of the host, too; ``has_assumed``: something was assumed of values.
+        calculates: Device type for which the script runs on the CPU as it is, if nothing is simulated.
         real: Record ops on tensors with data too, as nothing else trains (bare tensors on the CPU).
+        counted: The steps of the whole run, once they are counted.
         caches_refused: The kernel refuses to write caches below the home folder.
         world_size: Processes of the job; ``local_size``: those on this node.
         began: Clocks when the trace began.
@@ -187,7 +189,9 @@ class TraceSession:
     policy: str = "cuda"
     with_values: bool = False
     has_assumed: bool = False
+    calculates: str = ""
     real: bool = False
+    counted: Any = None
     caches_refused: bool = False
     world_size: int = 1
     local_size: int = 1

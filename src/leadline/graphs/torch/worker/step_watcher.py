@@ -5,20 +5,21 @@ import functools
 import gc
 import sys
 import types
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import _disable_current_modes
 
 from leadline.graphs.torch.worker import loop_hooks, trainers
-from leadline.graphs.torch.worker.batches import BatchPlanner, batch_tensors, moved_bytes, set_up_worker
+from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes, set_up_worker
+from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses
+from leadline.graphs.torch.worker.limited_loaders import EVALUATION, INFERENCE, TRAINING, LimitedIterator
 from leadline.graphs.torch.worker.load_times import MeasuredLoad, loading_time, loads_per_step
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
 from leadline.graphs.torch.worker.repeated_calls import ALIKE, SAMPLED, RepeatedCalls
+from leadline.graphs.torch.worker.rest_of_run import RestOfRun
 from leadline.graphs.torch.worker.script_work import ScriptClock
-from leadline.graphs.torch.worker.session import StopTrace, TraceSession, call_after, read_times
+from leadline.graphs.torch.worker.session import StopTrace, TraceSession, call_after
 
 STEPS = 3
 MOST_STEPS = 18
@@ -28,11 +29,6 @@ LATE_STEPS = 2
 EVALUATION_BATCHES = 2
 """Batches of each evaluation loader."""
 EVALUATION_S = 30.0
-TRAINING, EVALUATION, INFERENCE = "loading", "evaluation_loading", "inference_loading"
-"""Uses of a batch; the first two as fields of ``LoopFacts``."""
-MEASURED_LOADS, SPREAD_S, MEASURED_S = 8, 0.1, 0.5
-"""Timed training batches besides the first, and the least and most seconds of those beyond the traced steps. Eight
-short ones fit into one time slice, which begins with cold caches on a busy machine."""
 WORKER_SETTINGS = (
     "num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "pin_memory",
     "pin_memory_device",
@@ -56,8 +52,7 @@ class StepWatcher:
         self.first: Optional[TraceWindow] = None
         """The first step, with all that came before it but what built the model."""
         self.steady: Optional[TraceWindow] = None
-        self.made: Optional[int] = None
-        """Steps of a script that ended by itself."""
+        self.rest = RestOfRun(session, recorder)
         self.called: Optional[TraceWindow] = None
         self.evaluation: Optional[TraceWindow] = None
         self.evaluating = False
@@ -94,9 +89,12 @@ class StepWatcher:
 
         Of a script that ``ended`` by itself it may be the first one.
         """
-        first = self.first if not self.session.real else None  # its forward pass was not recorded
+        # The forward pass of the first step was not recorded if only then bare tensors turned out to train.
+        first = self.first if self.session.calculates or not self.session.real else None
         if ended and (self.steady or first) is not None:
-            self.made = min(self.counts.values(), default=self.backwards)
+            made = self.rest.counts.total()
+            if made is not None and not self.rest.has_begun:
+                self.session.counted = CountedRun(made, Guesses.TRACED)
             self.steady = self.steady or first
         if self.evaluating and self.evaluated and self.evaluation is None:
             self.evaluation = self.recorder.cut()
@@ -114,6 +112,8 @@ class StepWatcher:
         return facts
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
+        if self.rest.is_fork:
+            return
         if self.evaluating and not (self.late or self._expects_evaluation()):
             raise StopTrace
         self.recorder.stage = "optimizer"
@@ -124,6 +124,9 @@ class StepWatcher:
                     self.recorder.mark(parameter.grad, "gradient")
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
+        self.rest.count(id(optimizer))
+        if self.rest.is_fork:
+            return
         self.session.check_time()
         self.recorder.stage = "forward"
         count = self.counts[id(optimizer)] = self.counts.get(id(optimizer), 0) + 1
@@ -156,7 +159,9 @@ class StepWatcher:
             self.first, self.steady = window if self.closed == 1 else None, None
         elif self.closed > 1 and (self.steady is None or is_pure):
             self.steady = window  # the first one spans two steps of an optimizer that may not be the only one
-        if count >= STEPS and not waiting:
+        if count >= STEPS:
+            self.rest.begin()
+        if count >= STEPS and not (waiting or self.rest.is_fork):
             if self.batches.sizes_differ:
                 self.batches.plan_after(count)
             else:
@@ -211,6 +216,7 @@ class StepWatcher:
             after()
         if self.optimizers:
             return
+        self.rest.count(0)
         self.recorder.mark_gradients()
         window = self.recorder.cut()
         if self.evaluating:
@@ -220,12 +226,16 @@ class StepWatcher:
         if self.backwards >= 2:
             self.steady = window
         if self.backwards > STEPS:
-            self.start_evaluation()
+            self.rest.begin()
+            if not self.rest.is_fork:
+                self.start_evaluation()
 
     def _watch_modules(self) -> None:
         original = torch.nn.Module.__call__
 
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.rest.is_fork:
+                return self.rest.call(original, module, args, kwargs)
             self.session.record_startup_cost()
             kind = self.repeated.describe(module, args, kwargs) if self._is_early() else None
             alike = SAMPLED if self.backwards else ALIKE
@@ -277,9 +287,9 @@ class StepWatcher:
             loader.without_worker = bool(kwargs.get("num_workers", args[5] if len(args) > 5 else 0))
 
         DataLoader.__init__ = init
-        DataLoader.__iter__ = lambda loader: _LimitedIterator(self, loader, original_iter(set_up_worker(loader)))
+        DataLoader.__iter__ = lambda loader: LimitedIterator(self, loader, original_iter(set_up_worker(loader)))
 
-    def before_batch(self, loader: Any, batches: "_LimitedIterator") -> None:
+    def before_batch(self, loader: Any, batches: "LimitedIterator") -> None:
         """Decide whether an iterator may give another batch."""
         self.session.check_time()
         if not self.evaluating:
@@ -335,64 +345,3 @@ class StepWatcher:
         if not self.training_loaders:
             raise StopTrace
         trainers.validate_after_step(sys._getframe())
-
-
-class _LimitedIterator:
-    """A data loader's iterator that ends after the training steps, so that the script goes on to evaluation."""
-
-    def __init__(self, watcher: StepWatcher, loader: Any, iterator: Any) -> None:
-        self.steps, self.loader, self.iterator = watcher, loader, iterator
-        self.training = not watcher.evaluating
-        self.evaluated, self.is_on_host = 0, False
-
-    def __iter__(self) -> "_LimitedIterator":
-        return self
-
-    def __len__(self) -> int:
-        return len(self.iterator)
-
-    def __next__(self) -> Any:
-        self.steps.before_batch(self.loader, self)
-        if self.training and torch.is_grad_enabled() and self.steps.batches.plans_for(self.loader):
-            batch = self.steps.batches.next(self.iterator)
-            if batch is None:  # the loader has none left: go on to evaluation
-                self.steps.start_evaluation()
-                self.steps.before_batch(self.loader, self)
-            return batch
-        batch, load = self._load()
-        if self.training and torch.is_grad_enabled():  # false where a framework tries validation before training
-            self.steps.training_loaders.add(id(self.loader))
-            self.steps.loads[TRAINING].append(load)
-            self.is_on_host = not any(isinstance(tensor, FakeTensor) for tensor in batch_tensors(batch))
-            self.steps.batches.record(self.loader, batch)
-        else:
-            self.steps.loads[INFERENCE if self.training else EVALUATION].append(load)
-        return batch
-
-    def _load(self) -> Tuple[Any, MeasuredLoad]:
-        before, ops = read_times(), self.steps.recorder.real_ops
-        batch = next(self.iterator)
-        return batch, MeasuredLoad(read_times().since(before), self.steps.recorder.real_ops - ops)
-
-    def measure_more(self) -> None:
-        """Load further training batches only to time them, as far as their number and time are limited."""
-        loads = self.steps.loads[TRAINING]
-        used_s, is_watched = 0.0, not self.is_on_host
-        while loads and used_s < (MEASURED_S if len(loads) <= MEASURED_LOADS else SPREAD_S):
-            try:
-                with contextlib.nullcontext() if is_watched else _disable_current_modes():
-                    _, load = self._load()
-            except StopIteration:
-                return
-            except Exception as error:  # noqa: BLE001 - the user's data set may raise anything
-                if not is_watched:  # perhaps it computes on the GPU, which is there only under the recorder
-                    is_watched = True
-                    continue
-                failure = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-                self.steps.session.note(f"a batch after the traced steps cannot be loaded: {failure}")
-                return
-            loads.append(load._replace(is_watched=is_watched))
-            used_s += load.times.needed_s
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.iterator, name)

@@ -4,7 +4,7 @@ import copy
 import functools
 import sys
 import weakref
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -23,7 +23,8 @@ def install_tensor_methods(session: TraceSession) -> None:
     for name in ("tensor", "as_tensor", "asarray"):
         setattr(torch, name, _construct_on_host(getattr(torch, name)))
     _make_fake_parameters(session)
-    torch.nn.Module._apply = _apply
+    if not session.calculates:
+        torch.nn.Module._apply = _apply
     as_subclass = torch.Tensor.as_subclass
     # A tensor without data cannot also be of a subclass, such as MONAI's tensors with the origin of an image.
     torch.Tensor.as_subclass = lambda tensor, cls: (
@@ -81,7 +82,7 @@ def _replace_methods(session: TraceSession) -> None:
         "data_ptr": lambda tensor: tensor.untyped_storage()._cdata,
         "get_device": lambda tensor: 0 if tensor.is_cuda else -1,
         "is_pinned": lambda tensor, *_: False,
-        "__reduce_ex__": lambda tensor, _: (_restore, (tuple(tensor.shape), tensor.dtype)),
+        "__reduce_ex__": _reduce,
         "share_memory_": lambda tensor: tensor,
         "__dlpack__": lambda tensor, **_: host(tensor).__dlpack__(),
         "__dlpack_device__": lambda tensor: host(tensor).__dlpack_device__(),
@@ -128,9 +129,18 @@ def _with_numbers(original: Any) -> Any:
     return loss
 
 
-def _restore(shape: Any, dtype: Any) -> torch.Tensor:
-    """Return the content of a tensor without data that is loaded from a file."""
-    return torch.zeros(shape, dtype=dtype)
+def _reduce(tensor: Any, _: Any) -> Any:
+    weight = tensor.requires_grad if tensor.__dict__.get("_is_param") else None
+    return _restore, (tuple(tensor.shape), tensor.dtype, tensor.is_cuda, weight)
+
+
+def _restore(shape: Any, dtype: Any, was_on_gpu: bool = False, weight: Optional[bool] = None) -> torch.Tensor:
+    """Return the content of a tensor without data that is loaded from a file, on the host."""
+    tensor = torch.zeros(shape, dtype=dtype)
+    if weight is not None:
+        tensor = torch.nn.Parameter(tensor, weight)
+    tensor.__dict__["_was_on_gpu"] = was_on_gpu
+    return tensor
 
 
 def _deepcopy(tensor: Any, memo: Dict[int, Any]) -> Any:
@@ -152,14 +162,15 @@ def _make_fake_parameters(session: TraceSession) -> None:
     original = torch.nn.Parameter.__new__
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        if cls is torch.nn.Parameter and type(data) in (torch.Tensor, torch.nn.Parameter):
+        is_simulated = cls is torch.nn.Parameter and not session.calculates
+        if is_simulated and type(data) in (torch.Tensor, torch.nn.Parameter):
             values, data = data.detach(), fake_tensors.empty_like(data.detach(), torch.device("cpu"))
             session.recorder.give_values(data, values)
         parameter = original(cls, data, requires_grad)
         category = "optimizer-state" if makes_state(sys._getframe(1)) else "parameter"
         if category == "parameter":
             session.recorder.parameters.append(weakref.ref(parameter))
-        if isinstance(parameter, FakeTensor):
+        if isinstance(parameter, FakeTensor) or session.calculates:
             session.recorder.track(parameter, category)
             session.recorder.mark(parameter, category)
         return parameter

@@ -1,0 +1,324 @@
+"""Count the steps of the rest of a run in a fork of the traced process that calculates nothing.
+
+The script's own code goes on, so its loops, limits, flags and schedules decide. Models give results of the shapes they
+had before, optimizers and backward passes do nothing, and loaders give a batch again. Values of tensors are guesses, so
+a second fork runs with the opposite ones. If both make the same steps, no value decides how many there are.
+"""
+
+import contextlib
+import copy
+import ctypes
+import functools
+import math
+import mmap
+import os
+import queue
+import resource
+import signal
+import struct
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_flatten
+from torch.utils.data import dataloader as loader_module
+
+from leadline.graphs.torch.worker import conditions, fake_tensors
+from leadline.graphs.torch.worker.batches import batch_tensors
+from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses
+from leadline.graphs.torch.worker.ops import argument_tensors
+from leadline.graphs.torch.worker.recorder import Recorder
+from leadline.graphs.torch.worker.repeated_calls import describe_call, make_result, shapes_of
+from leadline.graphs.torch.worker.session import TraceSession, call_after
+
+LIMIT_S = 10.0
+"""Processor seconds of a fork."""
+PROJECTED_S, TICK_S = 1.5, 0.02
+"""Processor seconds after which a fork that would take too long is ended, and seconds between two looks at it."""
+BUSY_FACTOR = 4
+"""Wall-clock limit over the limit of a fork."""
+ALIKE = 8
+"""Batches of the same shapes, after which a loader gives the last one again."""
+DEATH_SIGNAL = 1
+"""``PR_SET_PDEATHSIG`` of ``prctl``: the signal when the parent ends."""
+RUNNING, ENDED, FAILED = 0, 1, 2
+UNCLEAR = -1
+"""Steps that cannot be told."""
+FIELDS = struct.Struct("<qqqd")
+"""What a fork writes down at each step."""
+TEXT_AT, LONGEST_TEXT = 2 * FIELDS.size, 600
+"""Place and bytes of the text that tells why the first fork failed."""
+
+
+LATE = 18
+"""Steps after which one of an optimizer that had none before belongs to no round of the others."""
+
+
+class Progress(NamedTuple):
+    """State of a fork, its steps so far, whether it read a value that it had to guess, and its processor seconds."""
+
+    state: int
+    steps: int
+    has_guessed: bool
+    used_s: float
+
+
+class StepCounts:
+    """Steps of all optimizers of a script, in their order."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._uses: Dict[int, List[int]] = {}
+        """First and last step, and number, of each optimizer's steps."""
+
+    def add(self, optimizer: int) -> None:
+        """Count a step of an optimizer."""
+        self._steps += 1
+        use = self._uses.setdefault(optimizer, [self._steps, 0, 0])
+        use[1:] = self._steps, use[2] + 1
+
+    def total(self) -> Optional[int]:
+        """Return the steps of the optimizer that steps most rarely, ``None`` if a later one steps between others.
+
+        Steps of optimizers that are used one after the other add up.
+        """
+        total, end, rarest = 0, 0, 0
+        for first, last, count in sorted(self._uses.values()):
+            if first <= end:
+                if first > LATE:
+                    return None
+                rarest = min(rarest, count)
+            else:
+                total, rarest = total + rarest, count
+            end = max(end, last)
+        return total + rarest
+
+
+class RestOfRun:
+    """The forks of a trace, of which there are none before ``begin``."""
+
+    def __init__(self, session: TraceSession, recorder: Recorder) -> None:
+        self._session, self.recorder = session, recorder
+        self._fields = mmap.mmap(-1, TEXT_AT + LONGEST_TEXT)
+        self._children: List[int] = []
+        self._turn = -1
+        self._steps_before = 0
+        self.place: Optional[int] = None
+        """Which of the forks this process is."""
+        self.counts = StepCounts()
+        self._seen: List[Any] = []
+        self._results: Dict[Any, Tuple[Any, ...]] = {}
+
+    @property
+    def is_fork(self) -> bool:
+        """Return whether this process only counts steps."""
+        return self.place is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether there are forks, which know the end of the script even if it ends in the trace."""
+        return bool(self._children)
+
+    def begin(self) -> None:
+        """Let forks go on here, once. They and the traced process all return."""
+        if self._children or self.is_fork or self._session.with_values:
+            return None
+        if self._session.real and not self._session.calculates:
+            return None  # it noticed late that nothing is simulated
+        self._steps_before = self.counts.total() or 0
+        turn, self._turn = os.pipe()
+        for place in range(2):
+            child = os.fork()
+            if not child:
+                os.close(self._turn)
+                return self._become_fork(place, turn)
+            self._children.append(child)
+        os.close(turn)
+        return None
+
+    def _become_fork(self, place: int, turn: int) -> None:
+        """Go on as a fork. The second one waits until it is needed."""
+        ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        if place and not os.read(turn, 1):
+            os._exit(0)
+        os.close(turn)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(LIMIT_S), math.ceil(2 * LIMIT_S)))
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        torch.set_num_threads(1)  # the threads of the traced process are not here
+        self.place, self._session.limit_s = place, float("inf")
+        fake_tensors.GUESSED[0] = bool(self._session.calculates)
+        conditions.guess_otherwise(rising=not place)
+        _stop_calculating(self)
+
+    def count(self, optimizer: int) -> None:
+        """Count a step of an optimizer, or a backward pass of a script without one."""
+        self.counts.add(optimizer)
+        if self.is_fork:
+            self._report(RUNNING)
+            if time.process_time() > LIMIT_S:  # the kernel's limit counts clock ticks
+                os._exit(0)
+
+    def _report(self, state: int) -> None:
+        total = self.counts.total()
+        values = state, UNCLEAR if total is None else total, fake_tensors.GUESSED[0], time.process_time()
+        FIELDS.pack_into(self._fields, (self.place or 0) * FIELDS.size, *values)
+
+    def _progress(self, place: int) -> Progress:
+        return Progress(*FIELDS.unpack_from(self._fields, place * FIELDS.size))
+
+    def wait(self, read: Optional[float]) -> Optional[CountedRun]:
+        """Return the steps of the whole run, or ``None`` if they stay unknown. ``read``: those read from the source."""
+        if not self._children:
+            return None
+        found = self._result(0, read)
+        if found.state == FAILED:
+            text = self._fields[TEXT_AT:].rstrip(b"\0").decode(errors="ignore")
+            self._session.note(
+                f"without calculations the script fails after {found.steps} steps, as it may for real: {text}"
+            )
+        if found.state != ENDED and read is not None and found.steps > read:
+            return CountedRun(found.steps, Guesses.MORE)
+        if found.state != ENDED or found.steps == UNCLEAR:
+            return None
+        if found.steps == read or not found.has_guessed:
+            return CountedRun(found.steps, Guesses.NONE)
+        os.write(self._turn, b"1")
+        other = self._result(1, found.steps)
+        is_same = (other.state, other.steps) == (ENDED, found.steps)
+        return CountedRun(found.steps, Guesses.ALIKE if is_same else Guesses.DIFFERENT)
+
+    def _result(self, place: int, expected: Optional[float]) -> Progress:
+        """Return the result of a fork once it has ended, or would take too long for the steps expected."""
+        began_s = time.monotonic()
+        with contextlib.suppress(ChildProcessError):  # the script has waited for it
+            while os.waitpid(self._children[place], os.WNOHANG) == (0, 0):
+                now = self._progress(place)
+                share = (now.steps - self._steps_before) / max((expected or 0) - self._steps_before, 1)
+                is_slow = expected is not None and now.used_s > PROJECTED_S and now.used_s > LIMIT_S * share
+                if is_slow or time.monotonic() - began_s > BUSY_FACTOR * LIMIT_S:
+                    os.kill(self._children[place], signal.SIGKILL)
+                time.sleep(TICK_S)
+        return self._progress(place)
+
+    def run(self, script: Callable[[], bool], describe: Callable[[BaseException], Dict[str, Any]]) -> bool:
+        """Run a script and return what it returns. A fork ends with it, and tells a failure as ``describe`` does."""
+        try:
+            result = script()
+        except BaseException as error:
+            if self.is_fork:
+                failure = describe(error)
+                text = f"{failure['location'] or 'the script'} raised {failure['reason'].rpartition('; ')[0]}"
+                self._fields[TEXT_AT:] = text.encode(errors="replace")[:LONGEST_TEXT].ljust(LONGEST_TEXT, b"\0")
+                self._report(FAILED)
+                os._exit(0)
+            raise
+        if self.is_fork:
+            self._report(ENDED)
+            os._exit(0)
+        return result
+
+    def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
+        """Return a result of the shapes that a module gave for such arguments before."""
+        call = describe_call(module, args, kwargs, self._describe)
+        known = self._results.get(call)
+        if known is not None:
+            return known[0] if self._session.calculates else make_result(*known)
+        result = original(module, *args, **kwargs)
+        if self._session.calculates:
+            self._results[call] = (result,)
+            return result
+        leaves, structure = tree_flatten(result)
+        shapes = shapes_of(leaves)
+        if shapes is not None:
+            self._results[call] = shapes, structure
+        return result
+
+    def _describe(self, value: Any) -> Any:
+        """Describe an argument by the shapes of its tensors or of itself; without any, it is described by itself."""
+        shape = getattr(value, "shape", None)
+        if isinstance(shape, tuple):
+            return type(value), tuple(shape)
+        tensors = batch_tensors(value) or batch_tensors(getattr(value, "__dict__", {}))
+        shapes: List[Any] = [tuple(tensor.shape) for tensor in tensors]
+        if not shapes:
+            self._seen.append(value)  # its identity is not given to another object
+        return type(value), *(shapes or [id(value)])
+
+
+def _stop_calculating(rest: RestOfRun) -> None:
+    """Let backward passes and optimizers do nothing, loaders repeat a batch and the recorder forget."""
+    optimizer: Any = torch.optim.Optimizer
+    recorder: Any = rest.recorder
+    recorder._record = _forget_changed
+    torch.autograd.Variable._execution_engine.run_backward = functools.partial(_pass_backward, rest)
+    for kind in _subclasses(optimizer):
+        _skip_step(kind)
+    call_after(optimizer, "__init__", lambda _, made, *__, **___: _skip_step(type(made)))
+    optimizer.zero_grad = torch.nn.Module.zero_grad = _keep_gradients
+    loader_module._SingleProcessDataLoaderIter._next_data = functools.partialmethod(_next_batch, {})
+    time.sleep = fake_tensors.do_nothing
+    waiting: Any = queue.Queue
+    waiting.put = _put
+
+
+def _forget_changed(_: Any, traits: Any, args: Any, kwargs: Dict[str, Any], __: Any) -> None:
+    """Forget the values of tensors that an operation changes."""
+    for argument, tensor in argument_tensors(args, kwargs) if traits.mutated else ():
+        if argument in traits.mutated and isinstance(tensor, FakeTensor):
+            tensor.__dict__.pop("_known", None)
+
+
+def _pass_backward(
+    rest: RestOfRun, tensors: Any, gradients: Any, keep: bool, create: bool, inputs: Any, *_: Any, **options: Any
+) -> Any:
+    if not rest.recorder.optimizers:
+        rest.count(0)
+    return None if options.get("accumulate_grad") else tuple(map(torch.zeros_like, inputs))
+
+
+def _keep_gradients(*_: Any, **__: Any) -> None:
+    """Keep the gradients, which no backward pass gives again."""
+
+
+def _subclasses(kind: Any) -> Iterator[Any]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _subclasses(each)
+
+
+def _skip_step(kind: type) -> None:
+    """Replace the step within the wrapper of PyTorch, which still calls hooks, and which others keep."""
+    step: Any = vars(kind).get("step")
+    if getattr(step, "hooked", None):
+        cells = dict(zip(step.__code__.co_freevars, step.__closure__))  # noqa: B905 - Python 3.9 has no strict
+        cells["func"].cell_contents = _step
+
+
+def _step(_: Any, closure: Any = None, *__: Any, **___: Any) -> Any:
+    with torch.enable_grad():
+        return closure() if closure is not None else None
+
+
+def _next_batch(iterator: Any, kept: Dict[Any, Tuple[int, Any, Any]]) -> Any:
+    """Load a batch, or repeat the last one of a loader whose batches are alike but for their values."""
+    index, fetcher = iterator._next_index(), iterator._dataset_fetcher
+    if iterator._dataset_kind != loader_module._DatasetKind.Map or not isinstance(index, list):
+        return fetcher.fetch(index)
+    key = id(fetcher.dataset), len(index)
+    alike, shapes, batch = kept.get(key, (0, None, None))
+    if alike >= ALIKE:
+        return copy.copy(batch)
+    batch = fetcher.fetch(index)
+    found = [tuple(tensor.shape) for tensor in batch_tensors(batch)]
+    kept[key] = alike + 1 if found == shapes and found else 0, found, copy.copy(batch)
+    return batch
+
+
+def _put(waiting: Any, item: Any, *_: Any, **__: Any) -> None:
+    """Add to a queue without end: the threads that would take from it are not here."""
+    waiting.queue.clear()
+    waiting._put(item)

@@ -1,0 +1,179 @@
+"""Steps that are counted by running the script on to its end, without calculations."""
+
+from pathlib import Path
+
+import pytest
+
+from leadline.core.graph import TracedJob
+from leadline.graphs.torch.worker.rest_of_run import StepCounts
+from tests.support.traced_script import trace_code
+
+BEGINNING = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(8, 1).to("cuda")
+optimizer = torch.optim.Adam(model.parameters())
+loader = DataLoader(TensorDataset(torch.randn(20, 8)), batch_size=4)
+
+def step(rows=torch.randn(6, 8), optimizer=optimizer):
+    optimizer.zero_grad()
+    loss = model(rows.to("cuda")).mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+class Judge:
+    def __init__(self, most):
+        self.most, self.seen, self.best, self.worse = most, 0, 1e9, 0
+    def saw(self, count):
+        self.seen += count
+    def is_content(self):
+        return self.seen >= self.most
+    def is_worse(self, loss):
+        if loss < self.best:
+            self.best, self.worse = loss, 0
+        else:
+            self.worse += 1
+        return self.worse > self.most
+"""
+
+
+def trace(folder: Path, code: str) -> TracedJob:
+    return trace_code(folder, BEGINNING + code)
+
+
+def steps_of(job: TracedJob) -> float | None:
+    loop = job.loop
+    return None if loop.steps_per_epoch is None or loop.epochs is None else loop.steps_per_epoch * loop.epochs
+
+
+LONGER_FIRST = """
+for task in range(3):
+    for epoch in range(4 if task == 0 else 1):
+        for (rows,) in loader: step(rows)
+"""
+GROWING = """
+stored, judge = 0, Judge(1000)
+while not judge.is_content():
+    stored += 100
+    for _ in range(int(stored * 0.01)): step()
+    judge.saw(100)
+"""
+OWN_OPTIMIZERS = """
+for task in range(3):
+    own = torch.optim.SGD(model.parameters(), 0.1)
+    for (rows,) in loader: step(rows, own)
+"""
+LEFT_AND_BEGUN_AGAIN = """
+made = 0
+for (rows,) in loader:
+    while made < 24:
+        step(rows)
+        made += 1
+        if made % 6 == 0: break
+"""
+UNTIL_CONTENT = """
+judge, rows = Judge(9), torch.rand(6, 8, device="cuda", requires_grad=True)
+own = torch.optim.LBFGS(model.parameters())
+scaler = torch.amp.GradScaler("cuda")
+
+def closure():
+    own.zero_grad()
+    loss = model(rows).mean()
+    loss.backward()
+    return loss
+
+while not judge.is_content():
+    optimizer.zero_grad()
+    TRAIN
+    judge.saw(1)
+"""
+SCALED = """
+    with torch.autocast("cuda"): loss = model(rows).mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+TWICE_DIFFERENTIATED = """
+    slope, = torch.autograd.grad(model(rows).sum(), rows, create_graph=True)
+    slope.norm().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "steps"),
+    [
+        (LONGER_FIRST, 30),
+        (GROWING, 55),
+        (OWN_OPTIMIZERS, 15),
+        (LEFT_AND_BEGUN_AGAIN, 24),
+        (UNTIL_CONTENT.replace("    TRAIN", SCALED), 9),
+        (UNTIL_CONTENT.replace("    TRAIN", TWICE_DIFFERENTIATED), 9),
+        (UNTIL_CONTENT.replace("TRAIN", "own.step(closure)"), 9),
+    ],
+    ids=["longer first", "growing", "own", "left and begun again", "scaled", "twice differentiated", "closure"],
+)
+def test_the_loops_of_a_script_are_run_to_their_end(tmp_path, code, steps):
+    assert steps_of(trace(tmp_path, code)) == steps
+
+
+def test_agreement_needs_no_note(tmp_path):
+    job = trace(tmp_path, "for epoch in range(7):\n    for (rows,) in loader: step(rows)")
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (5, 7)
+    assert not any("made" in note or "unknown" in note for note in job.notes)
+
+
+@pytest.mark.parametrize("value", ["loss.item()", "-loss.item()", "float(loss.detach().cpu().numpy())", "loss"])
+def test_values_that_may_end_a_training_do_not_shorten_it(tmp_path, value):
+    job = trace(
+        tmp_path,
+        f"judge = Judge(5)\nfor epoch in range(200):\n    loss = step()\n    if judge.is_worse({value}): break",
+    )
+    assert steps_of(job) == 200
+    assert any("early" in note or "values" in note for note in job.notes)
+
+
+def test_steps_that_only_values_decide_stay_unknown(tmp_path):
+    job = trace(tmp_path, "judge, loss = Judge(5), step()\nwhile not judge.is_worse(loss.item()): loss = step()")
+    assert steps_of(job) is None
+    assert any("values" in note for note in job.notes)
+
+
+def test_a_failure_after_the_traced_steps_is_told(tmp_path):
+    job = trace(tmp_path, "for epoch in range(9):\n    for (rows,) in loader: step(rows)\nopen('no/such/file').read()")
+    assert steps_of(job) == 45
+    told = next(note for note in job.notes if "fails after 45 steps" in note)
+    assert "no/such/file" in told
+    assert "train.py:" in told
+
+
+def test_a_run_beyond_what_was_read_has_unknown_steps(tmp_path):
+    job = trace(
+        tmp_path,
+        "rounds = iter([3] + [400_000] * 9)\nfor count in rounds:\n    for _ in range(count): step()",
+    )
+    steps = steps_of(job)
+    assert steps is None or steps >= 3_600_003
+
+
+def test_a_long_run_is_not_run_to_its_end(tmp_path):
+    job = trace(tmp_path, "for _ in range(10**7): step()")
+    assert steps_of(job) == 10**7
+
+
+def test_steps_of_optimizers_add_up_or_the_rarest_counts():
+    def total(order: str) -> int | None:
+        counts = StepCounts()
+        for name in order:
+            counts.add(ord(name))
+        return counts.total()
+
+    assert total("aaaaabbbccc") == 11
+    assert total("ddgddgddgddg") == 4
+    assert total("a" * 20 + "ababa") is None
+    assert total("dgdgdgaaa") == 6
+    assert total("") == 0
