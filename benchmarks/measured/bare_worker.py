@@ -19,13 +19,13 @@ def main(bootstrap, request_file):
     original = worker.install_hooks
 
     def install_hooks(session):
-        from leadline.graphs.torch.worker import fake_tensors, limited_loaders, recorder, rest_of_run, step_watcher
+        from leadline.graphs.torch.worker import fake_tensors, limited_loaders, recorder, step_watcher
 
         for name in ("_record", "track", "track_parameter", "mark", "mark_gradients", "resize", "append"):
             setattr(recorder.Recorder, name, lambda *_, **__: None)
         recorder.ResultCache.carry_out = lambda _, *call: fake_tensors.FAKE_MODE.dispatch(*call)
         limited_loaders.MEASURED_LOADS = 0
-        rest_of_run.RestOfRun.begin = lambda _: None
+        session.count_s = 0.0
         step_watcher.BatchPlanner.sizes_differ = False
         return original(session)
 

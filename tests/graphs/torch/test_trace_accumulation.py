@@ -98,6 +98,7 @@ for epoch in range(4):
     assert sum(op.flops for op in job.step.ops if op.kind is OpKind.GEMM) == 2 * 2 * 8 * 8
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_the_passes_of_an_iterator_of_the_script_are_unknown(tmp_path):
     loop = """
 class Epochs:
@@ -118,6 +119,7 @@ for epoch in Epochs():
     assert (job.loop.steps_per_epoch, job.loop.epochs) == (5, None)
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_epochs_that_a_function_calculates_from_its_argument_may_vary(tmp_path):
     loop = """
 def train(most):
@@ -133,6 +135,7 @@ for rate, last in [(0.1, 20), (0.2, 50)]:
 
 
 @pytest.mark.parametrize(("later", "trains"), [("run(other, False)", False), ("run(other, train=True)", True)])
+@pytest.mark.usefixtures("_only_read")
 def test_a_later_call_that_only_evaluates_is_no_training(tmp_path, later, trains):
     loop = f"""
 def run(batches, train):
@@ -159,6 +162,7 @@ for epoch in range(9):
         ("self.passes += 1\n        if self.passes ** 2 > 99 * self.most:\n            raise StopIteration", None),
     ],
 )
+@pytest.mark.usefixtures("_only_read")
 def test_an_iterator_of_the_script_that_counts_its_passes_gives_the_epochs(tmp_path, following, epochs):
     loop = f"""
 class Epochs:

@@ -213,6 +213,7 @@ def test_a_trainer_of_ultralytics_tells_its_epochs(tmp_path):
     assert any("one every 4 batches" in note for note in job.notes)
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_lightning_without_the_pass_that_weight_averaging_adds(tmp_path):
     code = """
     import torch, lightning

@@ -193,6 +193,7 @@ for x in list_of(total(3)):
     assert steps_of(tmp_path, code) == 3
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_loops_of_objects_that_differ_are_assumed_to_be_alike(tmp_path):
     clients = """
 class Client:
@@ -284,6 +285,7 @@ def test_weights_that_are_frozen_at_first_are_a_note(tmp_path):
     assert not any("frozen" in note for note in trace_code(tmp_path, BEGINNING + "for (x,) in loader: step(x)\n").notes)
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_an_option_that_a_condition_may_not_mean_is_assumed(tmp_path):
     ended = """
 import argparse
@@ -330,6 +332,7 @@ for round_ in range(2):
     assert steps_of(tmp_path, clients) == 2 * 3 * 5
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_rounds_that_grow_are_unknown(tmp_path):
     grown = """
 stored = 0
@@ -341,6 +344,7 @@ while stored < 5000:
     assert job.loop.steps_per_epoch is None or any("assumed to be as long" in note for note in job.notes)
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_patience_is_no_limit(tmp_path):
     patience = """
 best = 0

@@ -300,6 +300,7 @@ def test_a_data_set_that_was_loaded_as_one_batch_is_not_the_batch_of_a_step(tmp_
     assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs) == (60, 10, 25)
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_a_loader_that_a_later_epoch_replaces_is_a_note(tmp_path: Path) -> None:
     fit = "def fit(loader):\n    for x, _ in loader: step(x)\nloader = a\nfor epoch in range(6):\n"
     job = trace_code(tmp_path, BEGINNING + fit + "    if epoch == 3:\n        loader = b\n    fit(loader)\n")
@@ -308,6 +309,7 @@ def test_a_loader_that_a_later_epoch_replaces_is_a_note(tmp_path: Path) -> None:
     assert not any("makes later" in note for note in trace_code(tmp_path, BEGINNING + fit + wrapped).notes)
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_a_counter_that_goes_up_by_random_lengths_is_an_assumption(tmp_path: Path) -> None:
     loop = "place = 0\nwhile place < 300:\n    length = {length}\n    step(torch.rand(2, 4))\n    place += {added}\n"
     random = trace_code(tmp_path, BEGINNING + loop.format(length="max(5, int(torch.randn(()) + 10))", added="length"))
@@ -333,12 +335,14 @@ for task, data_set in enumerate(sets, 1):
     assert loop.steps_per_epoch * loop.epochs == 500
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_a_pass_that_continues_without_a_step_is_a_note(tmp_path: Path) -> None:
     loop = "rows = torch.rand(95, 4)\nfor i in range(10):\n    x = rows[i * 10 : i * 10 + 10]\n"
     job = trace_code(tmp_path, BEGINNING + loop + "    if len(x) < 10:\n        continue\n    step(x)\n")
     assert any("assumed to train, which depends on `if len(x) < 10`" in note for note in job.notes)
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_training_after_the_loop_is_a_note(tmp_path: Path) -> None:
     fit = "def fit(loader):\n    for x, _ in loader: step(x)\n"
     again = trace_code(tmp_path, BEGINNING + fit + "for epoch in range(3): fit(a)\nfor epoch in range(2): fit(b)\n")
@@ -369,6 +373,7 @@ for fold in range(5):
 """
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_a_trainer_that_a_loop_calls_again_repeats_its_epochs(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     job = trace_code(tmp_path, BEGINNING + FOLDS)

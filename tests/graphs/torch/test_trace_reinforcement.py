@@ -181,6 +181,7 @@ def test_episodes_before_the_first_update_have_no_steps_and_their_condition_is_a
     assert any("which depends on `if len(memory) > 100` in line 16" in note for note in job.notes)
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_a_counter_that_an_outer_loop_sets_back_is_no_limit_of_steps(tmp_path):
     code = (
         WARMING.partition("for episode")[0]

@@ -20,6 +20,8 @@ START_S = 60.0
 """Extra time for importing torch and writing the answer."""
 BUSY_FACTOR = 4
 """Wall-clock limit over the limit of a trace, which does not count waiting for a processor."""
+COUNT_S = 10.0
+"""Limit of running on without calculations, to count the steps. A longer run is only read from the source."""
 VALUES_S = 30.0
 """Limit of a second trace with values. Those of large models take longer, and stay unknown."""
 VALUES_NOTE = "values of tensors may decide what the script does: the CPU calculated those of the traced steps"
@@ -58,6 +60,7 @@ def trace_command(
     request = {
         **_base_request(device_type, workload.trace_limit_s),
         "target": command.target,
+        "count_s": COUNT_S,
         "module": command.is_module,
         "argv": list(command.argv),
         "world_size": command.local_processes * command.nodes,
@@ -82,7 +85,7 @@ def _answer(
         request["device_type"] = device_type = "cpu"
         answer = _twice(run(env=_environment(command, "cpu")))
     if answer.asks_values and not _asks(answer, "cpu") and values_s:
-        request |= {"values": True, "counted_steps": answer.counted_steps, "guesses": answer.guesses}
+        request |= {"values": True, "count_s": 0.0, "counted_steps": answer.counted_steps, "guesses": answer.guesses}
         limits = {name: request[name] for name in ("timeout_s", "wall_s")}
         request |= _limits(values_s)
         valued = _twice(run(env=_environment(command, device_type)))
@@ -90,7 +93,7 @@ def _answer(
         if not valued.failure:
             return valued, [*reasons, VALUES_NOTE]
     if _asks(answer, "calculated") and answer.failure:
-        request |= {"device_type": "cpu", "calculates": device_type, "counted_steps": None}
+        request |= {"device_type": "cpu", "calculates": device_type, "count_s": COUNT_S, "counted_steps": None}
         calculated = _twice(run(env=_environment(command, "cpu")))
         if calculated.job:
             reason = answer.failure.reason.partition("; ")[0]

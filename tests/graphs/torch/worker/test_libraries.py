@@ -95,6 +95,7 @@ def test_steps_are_not_halved_when_torch_lies_outside_the_site_folders(tmp_path,
     assert (loop.accumulation, loop.steps_per_epoch, loop.epochs) == (1, 10, 3)
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_a_loop_inside_a_library_is_not_the_scripts(tmp_path, monkeypatch):
     vendor = tmp_path / "vendor"
     write(vendor / "trainlib.py", LIBRARY_LOOP)

@@ -43,7 +43,8 @@ def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read:
         return None, None
     by_values = any(loop.may_end if loop.is_for else loop.times is None for loop in loops)
     if run.guesses is not Guesses.TRACED:
-        by_values = run.guesses is Guesses.DIFFERENT or (run.guesses is Guesses.ALIKE and total is not None)
+        is_read = total is not None and not any("assum" in note for note in notes)
+        by_values = run.guesses is Guesses.DIFFERENT or (run.guesses is Guesses.ALIKE and is_read)
     if by_values and (total is None or total > run.steps):
         assumed = "" if total is None else f": {total:g} steps are assumed"
         notes.append(f"the script ended after {run.steps} steps, by values that a trace has not{assumed}")

@@ -41,7 +41,7 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     session.calculates = request.get("calculates", "")
     session.real = bool(session.calculates)
     session.world_size, session.local_size = request["world_size"], request["local_size"]
-    session.limit_s = request["timeout_s"]
+    session.limit_s, session.count_s = request["timeout_s"], request.get("count_s", 0.0)
     if request.get("counted_steps") is not None:
         session.counted = CountedRun(request["counted_steps"], Guesses(request["guesses"]))
     session.caches_refused = confinement.refuses_writes

@@ -16,6 +16,7 @@ import queue
 import resource
 import signal
 import struct
+import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -32,12 +33,10 @@ from leadline.graphs.torch.worker.recorder import Recorder
 from leadline.graphs.torch.worker.repeated_calls import describe_call, make_result, shapes_of
 from leadline.graphs.torch.worker.session import TraceSession, call_after
 
-LIMIT_S = 10.0
-"""Processor seconds of a fork."""
-PROJECTED_S, TICK_S = 1.5, 0.02
+PROJECTED_S, TICK_S = 2.0, 0.02
 """Processor seconds after which a fork that would take too long is ended, and seconds between two looks at it."""
 BUSY_FACTOR = 4
-"""Wall-clock limit over the limit of a fork."""
+"""Wall-clock limit of a fork over its limit in processor seconds."""
 ALIKE = 8
 """Batches of the same shapes, after which a loader gives the last one again."""
 DEATH_SIGNAL = 1
@@ -103,7 +102,6 @@ class RestOfRun:
         self._fields = mmap.mmap(-1, TEXT_AT + LONGEST_TEXT)
         self._children: List[int] = []
         self._turn = -1
-        self._steps_before = 0
         self.place: Optional[int] = None
         """Which of the forks this process is."""
         self.counts = StepCounts()
@@ -122,11 +120,10 @@ class RestOfRun:
 
     def begin(self) -> None:
         """Let forks go on here, once. They and the traced process all return."""
-        if self._children or self.is_fork or self._session.with_values:
+        if self._children or self.is_fork or not self._session.count_s:
             return None
         if self._session.real and not self._session.calculates:
             return None  # it noticed late that nothing is simulated
-        self._steps_before = self.counts.total() or 0
         turn, self._turn = os.pipe()
         for place in range(2):
             child = os.fork()
@@ -143,11 +140,14 @@ class RestOfRun:
         if place and not os.read(turn, 1):
             os._exit(0)
         os.close(turn)
+        most_s = math.ceil(self._session.count_s)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(LIMIT_S), math.ceil(2 * LIMIT_S)))
+        resource.setrlimit(resource.RLIMIT_CPU, (most_s, 2 * most_s))
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
+        if "multiprocessing.util" in sys.modules:  # its proxies connect again
+            sys.modules["multiprocessing.util"]._run_after_forkers()
         torch.set_num_threads(1)  # the threads of the traced process are not here
         self.place, self._session.limit_s = place, float("inf")
         fake_tensors.GUESSED[0] = bool(self._session.calculates)
@@ -159,7 +159,7 @@ class RestOfRun:
         self.counts.add(optimizer)
         if self.is_fork:
             self._report(RUNNING)
-            if time.process_time() > LIMIT_S:  # the kernel's limit counts clock ticks
+            if time.process_time() > self._session.count_s:  # the kernel's limit counts clock ticks
                 os._exit(0)
 
     def _report(self, state: int) -> None:
@@ -193,13 +193,17 @@ class RestOfRun:
 
     def _result(self, place: int, expected: Optional[float]) -> Progress:
         """Return the result of a fork once it has ended, or would take too long for the steps expected."""
-        began_s = time.monotonic()
+        began_s, first = time.monotonic(), None
         with contextlib.suppress(ChildProcessError):  # the script has waited for it
             while os.waitpid(self._children[place], os.WNOHANG) == (0, 0):
                 now = self._progress(place)
-                share = (now.steps - self._steps_before) / max((expected or 0) - self._steps_before, 1)
-                is_slow = expected is not None and now.used_s > PROJECTED_S and now.used_s > LIMIT_S * share
-                if is_slow or time.monotonic() - began_s > BUSY_FACTOR * LIMIT_S:
+                first = first or (now if now.used_s else None)
+                is_slow = (
+                    expected is not None
+                    and now.used_s > PROJECTED_S
+                    and _end_s(first, now, expected) > self._session.count_s
+                )
+                if is_slow or time.monotonic() - began_s > BUSY_FACTOR * self._session.count_s:
                     os.kill(self._children[place], signal.SIGKILL)
                 time.sleep(TICK_S)
         return self._progress(place)
@@ -247,6 +251,13 @@ class RestOfRun:
         if not shapes:
             self._seen.append(value)  # its identity is not given to another object
         return type(value), *(shapes or [id(value)])
+
+
+def _end_s(first: Optional[Progress], now: Progress, expected: float) -> float:
+    """Return the processor seconds at which the expected steps will be made. The first one may be slow."""
+    if first is None or now.steps <= first.steps:
+        return now.used_s
+    return now.used_s + (now.used_s - first.used_s) / (now.steps - first.steps) * (expected - now.steps)
 
 
 def _stop_calculating(rest: RestOfRun) -> None:

@@ -170,6 +170,7 @@ class TraceSession:
         with_values: Ops run on values of the host, too; ``has_assumed``: something was assumed of values.
         calculates: Device type for which the script runs on the CPU as it is, if nothing is simulated.
         real: Record ops on tensors with data too, as nothing else trains (bare tensors on the CPU).
+        count_s: Processor seconds of each run without calculations that counts the steps; none does if it is zero.
         counted: The steps of the whole run, once they are counted.
         caches_refused: The kernel refuses to write caches below the home folder.
         world_size: Processes of the job; ``local_size``: those on this node.
@@ -191,6 +192,7 @@ class TraceSession:
     has_assumed: bool = False
     calculates: str = ""
     real: bool = False
+    count_s: float = 0.0
     counted: Any = None
     caches_refused: bool = False
     world_size: int = 1

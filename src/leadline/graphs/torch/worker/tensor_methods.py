@@ -216,6 +216,9 @@ _replacements: Dict[int, Tuple[Any, Any]] = {}
 
 def _set_data(tensor: Any, value: Any) -> None:
     """Assign ``tensor.data`` as PyTorch does, and also from the host to the simulated device, which PyTorch refuses."""
+    if isinstance(tensor, FakeTensor) and not isinstance(value, FakeTensor):
+        values, value = value.detach(), fake_tensors.empty_like(value.detach())
+        fake_tensors.remember_value(value, values)
     try:
         _tensor_data.__set__(tensor, value)
     except RuntimeError:
