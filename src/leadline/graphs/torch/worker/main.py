@@ -226,7 +226,12 @@ def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
         read = loop_hooks.read_facts()
         per_epoch, epochs = read.get("steps_per_epoch"), read.get("epochs")
         session.counted = steps.rest.wait(None if per_epoch is None or epochs is None else per_epoch * epochs)
-    facts = {**loop_hooks.read_facts(session.counted), **session.facts, **steps.loading(), **steps.work.facts()}
+    facts = {
+        **loop_hooks.read_facts(session.counted),
+        **session.facts,
+        **steps.loading(),
+        **steps.work.facts(steps.rest.work_s()),
+    }
     for sentence in facts.pop("notes", ()):
         session.note(sentence)
     if facts.pop("one_batch", False):

@@ -31,7 +31,7 @@ from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses
 from leadline.graphs.torch.worker.ops import argument_tensors
 from leadline.graphs.torch.worker.recorder import Recorder
 from leadline.graphs.torch.worker.repeated_calls import describe_call, make_result, shapes_of
-from leadline.graphs.torch.worker.session import TraceSession, call_after
+from leadline.graphs.torch.worker.session import TraceSession, call_after, read_times
 
 PROJECTED_S, TICK_S = 2.0, 0.02
 """Processor seconds after which a fork that would take too long is ended, and seconds between two looks at it."""
@@ -44,38 +44,48 @@ DEATH_SIGNAL = 1
 RUNNING, ENDED, FAILED = 0, 1, 2
 UNCLEAR = -1
 """Steps that cannot be told."""
-FIELDS = struct.Struct("<qqqd")
+FIELDS = struct.Struct("<qqqddq")
 """What a fork writes down at each step."""
 TEXT_AT, LONGEST_TEXT = 2 * FIELDS.size, 600
 """Place and bytes of the text that tells why the first fork failed."""
 
 
+WORK_EVERY = 16
+"""Steps after which the clocks are read again."""
+LEAST_STEPS, WATCHING_S = 20, 0.25e-3
+"""Steps from which a fork tells the script's own work, and what it measures of three scripts that have none."""
 LATE = 18
 """Steps after which one of an optimizer that had none before belongs to no round of the others."""
 
 
 class Progress(NamedTuple):
-    """State of a fork, its steps so far, whether it read a value that it had to guess, and its processor seconds."""
+    """State of a fork, its steps so far, whether it read a value that it had to guess, and its processor seconds.
+
+    ``work_s``: Seconds of the script itself until ``work_steps``, without those of loading, of PyTorch's operations and
+    of the trace.
+    """
 
     state: int
     steps: int
     has_guessed: bool
     used_s: float
+    work_s: float
+    work_steps: int
 
 
 class StepCounts:
     """Steps of all optimizers of a script, in their order."""
 
     def __init__(self) -> None:
-        self._steps = 0
+        self.steps = 0
         self._uses: Dict[int, List[int]] = {}
         """First and last step, and number, of each optimizer's steps."""
 
     def add(self, optimizer: int) -> None:
         """Count a step of an optimizer."""
-        self._steps += 1
-        use = self._uses.setdefault(optimizer, [self._steps, 0, 0])
-        use[1:] = self._steps, use[2] + 1
+        self.steps += 1
+        use = self._uses.setdefault(optimizer, [self.steps, 0, 0])
+        use[1:] = self.steps, use[2] + 1
 
     def total(self) -> Optional[int]:
         """Return the steps of the optimizer that steps most rarely, ``None`` if a later one steps between others.
@@ -102,9 +112,14 @@ class RestOfRun:
         self._fields = mmap.mmap(-1, TEXT_AT + LONGEST_TEXT)
         self._children: List[int] = []
         self._turn = -1
+        self._steps_before = 0
         self.place: Optional[int] = None
         """Which of the forks this process is."""
         self.counts = StepCounts()
+        self.passed_s = self.slept_s = self._handled_s = self._work_s = 0.0
+        """Seconds of loading and of calls that did not run, those that the script would sleep, and those of operations
+        before the fork."""
+        self._work_steps = 0
         self._seen: List[Any] = []
         self._results: Dict[Any, Tuple[Any, ...]] = {}
 
@@ -124,6 +139,7 @@ class RestOfRun:
             return None
         if self._session.real and not self._session.calculates:
             return None  # it noticed late that nothing is simulated
+        self._steps_before = self.counts.total() or 0
         turn, self._turn = os.pipe()
         for place in range(2):
             child = os.fork()
@@ -150,6 +166,7 @@ class RestOfRun:
             sys.modules["multiprocessing.util"]._run_after_forkers()
         torch.set_num_threads(1)  # the threads of the traced process are not here
         self.place, self._session.limit_s = place, float("inf")
+        self._handled_s, self._began = self.recorder.handled_s, read_times()
         fake_tensors.GUESSED[0] = bool(self._session.calculates)
         conditions.guess_otherwise(rising=not place)
         _stop_calculating(self)
@@ -164,7 +181,12 @@ class RestOfRun:
 
     def _report(self, state: int) -> None:
         total = self.counts.total()
-        values = state, UNCLEAR if total is None else total, fake_tensors.GUESSED[0], time.process_time()
+        if state != RUNNING or not self.counts.steps % WORK_EVERY:
+            needed_s = read_times().since(self._began).needed_s
+            self._work_s = needed_s + self.slept_s - self.passed_s - (self.recorder.handled_s - self._handled_s)
+            self._work_steps = total or 0
+        guessed, used_s = fake_tensors.GUESSED[0], time.process_time()
+        values = state, UNCLEAR if total is None else total, guessed, used_s, self._work_s, self._work_steps
         FIELDS.pack_into(self._fields, (self.place or 0) * FIELDS.size, *values)
 
     def _progress(self, place: int) -> Progress:
@@ -190,6 +212,12 @@ class RestOfRun:
         other = self._result(1, found.steps)
         is_same = (other.state, other.steps) == (ENDED, found.steps)
         return CountedRun(found.steps, Guesses.ALIKE if is_same else Guesses.DIFFERENT)
+
+    def work_s(self) -> Optional[float]:
+        """Return the seconds of a step that the script spends outside PyTorch; ``None`` if too few were made."""
+        now = self._progress(0)
+        made = now.work_steps - self._steps_before
+        return max(now.work_s / made - WATCHING_S, 0.0) if made >= LEAST_STEPS else None
 
     def _result(self, place: int, expected: Optional[float]) -> Progress:
         """Return the result of a fork once it has ended, or would take too long for the steps expected."""
@@ -227,10 +255,13 @@ class RestOfRun:
 
     def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         """Return a result of the shapes that a module gave for such arguments before."""
+        began_s, handled_s = time.thread_time(), self.recorder.handled_s
         call = describe_call(module, args, kwargs, self._describe)
         known = self._results.get(call)
         if known is not None:
-            return known[0] if self._session.calculates else make_result(*known)
+            made = known[0] if self._session.calculates else make_result(*known)
+            self.passed_s += time.thread_time() - began_s - (self.recorder.handled_s - handled_s)
+            return made
         result = original(module, *args, **kwargs)
         if self._session.calculates:
             self._results[call] = (result,)
@@ -270,8 +301,8 @@ def _stop_calculating(rest: RestOfRun) -> None:
         _skip_step(kind)
     call_after(optimizer, "__init__", lambda _, made, *__, **___: _skip_step(type(made)))
     optimizer.zero_grad = torch.nn.Module.zero_grad = _keep_gradients
-    loader_module._SingleProcessDataLoaderIter._next_data = functools.partialmethod(_next_batch, {})
-    time.sleep = fake_tensors.do_nothing
+    loader_module._SingleProcessDataLoaderIter._next_data = functools.partialmethod(_time_batch, rest, {})
+    time.sleep = functools.partial(_count_sleep, rest)
     waiting: Any = queue.Queue
     waiting.put = _put
 
@@ -314,6 +345,14 @@ def _step(_: Any, closure: Any = None, *__: Any, **___: Any) -> Any:
         return closure() if closure is not None else None
 
 
+def _time_batch(iterator: Any, rest: RestOfRun, kept: Dict[Any, Tuple[int, Any, Any]]) -> Any:
+    began_s, handled_s = time.thread_time(), rest.recorder.handled_s
+    try:
+        return _next_batch(iterator, kept)
+    finally:
+        rest.passed_s += time.thread_time() - began_s - (rest.recorder.handled_s - handled_s)
+
+
 def _next_batch(iterator: Any, kept: Dict[Any, Tuple[int, Any, Any]]) -> Any:
     """Load a batch, or repeat the last one of a loader whose batches are alike but for their values."""
     index, fetcher = iterator._next_index(), iterator._dataset_fetcher
@@ -327,6 +366,10 @@ def _next_batch(iterator: Any, kept: Dict[Any, Tuple[int, Any, Any]]) -> Any:
     found = [tuple(tensor.shape) for tensor in batch_tensors(batch)]
     kept[key] = alike + 1 if found == shapes and found else 0, found, copy.copy(batch)
     return batch
+
+
+def _count_sleep(rest: RestOfRun, seconds: float) -> None:
+    rest.slept_s += seconds
 
 
 def _put(waiting: Any, item: Any, *_: Any, **__: Any) -> None:

@@ -13,6 +13,10 @@ LEAST_S = 5e-3
 """Shorter work is not told from the cost of the trace."""
 
 
+LEAST_MEAN_S = 1e-3
+"""The same of the mean of many steps."""
+
+
 class _ImportClock:
     """Processor seconds of imports in this thread: what is imported once is no work of each step."""
 
@@ -80,12 +84,17 @@ class ScriptClock:
         work_s = now.times.since(last.times).needed_s - traced_s - watching_s
         return work_s if work_s > LEAST_S else 0.0
 
-    def facts(self) -> Dict[str, Any]:
+    def facts(self, mean_s: Optional[float]) -> Dict[str, Any]:
         """Return ``script_work`` and ``epoch_work_s`` of ``LoopFacts``, as far as there is any.
 
+        ``mean_s`` is that of a step of the rest of the run, if it is known, with all that lies between two epochs.
         Work that not every step does is that of the first ones, where counters are 0. It is spread over the periods in
         the loop, as in ``if step % 100 == 0``.
         """
+        if mean_s is not None:
+            return (
+                {"script_work": dict.fromkeys(("step_s", "least_s", "most_s"), mean_s)} if mean_s > LEAST_MEAN_S else {}
+            )
         facts: Dict[str, Any] = {"epoch_work_s": self._epoch_s} if self._epoch_s else {}
         if not any(self._seconds):
             return facts
