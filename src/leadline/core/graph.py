@@ -114,6 +114,10 @@ class StorageEvent(Frozen):
     category: StorageCategory = StorageCategory.OTHER
 
 
+CALCULATED = "torch, calculated on the CPU"
+"""Front-end of a graph whose ops ran on the CPU in place of a GPU."""
+
+
 class OpGraph(Frozen):
     """The ops of one step in execution order, and the step's memory timeline.
 

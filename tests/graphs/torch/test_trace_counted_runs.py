@@ -127,7 +127,13 @@ def test_agreement_needs_no_note(tmp_path):
     assert not any("made" in note or "unknown" in note for note in job.notes)
 
 
-@pytest.mark.parametrize("value", ["loss.item()", "-loss.item()", "float(loss.detach().cpu().numpy())", "loss"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "loss.item()", "-loss.item()", "float(loss.detach().cpu().numpy())", "loss", "-(loss > 0).sum().item()",
+        "-(loss.detach().expand(9).long().cpu().numpy() == [1, 0, 0] * 3).mean()",
+    ],
+)  # fmt: skip
 def test_values_that_may_end_a_training_do_not_shorten_it(tmp_path, value):
     job = trace(
         tmp_path,

@@ -31,7 +31,7 @@ import math
 from msgspec.structs import replace
 
 from leadline.core.frozen import Frozen
-from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
+from leadline.core.graph import BYTES_PER_ELEMENT, CALCULATED, Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import KIB, MIB
 from leadline.estimators.memory.allocator import round_up
@@ -159,7 +159,7 @@ def _transforms_bytes(op: Op) -> int:
 
 
 # Front-ends whose graphs PyTorch runs: XLA and ONNX Runtime plan the scratch of their products themselves.
-RUN_BY_TORCH = ("torch", "config.json by formula")
+RUN_BY_TORCH = ("torch", CALCULATED, "config.json by formula")
 
 
 def add_workspaces(graph: OpGraph, device: Device) -> OpGraph:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leadline.core.errors import InvalidInput, Untraceable
-from leadline.core.graph import TracedJob
+from leadline.core.graph import CALCULATED, TracedJob
 from leadline.core.processes import ProcessRunner
 from leadline.core.workload import TRACE_LIMIT_S, Fusion, Precision, Workload
 from leadline.graphs.torch.command import PythonCommand, parse_command
@@ -108,10 +108,10 @@ def _asks(answer: WorkerAnswer, retry: str) -> bool:
 
 def _on_device(job: TracedJob, device_type: str) -> TracedJob:
     """Return a job whose operations stand for those of another device type."""
-    evaluation = replace(job.evaluation, device_type=device_type) if job.evaluation else None
-    longer = tuple(replace(graph, device_type=device_type) for graph in job.longer)
-    step = replace(job.step, device_type=device_type)
-    return replace(job, step=step, evaluation=evaluation, longer=longer, low_confidence=True)
+    facts: Any = {"device_type": device_type, "source": job.step.source if device_type == "cpu" else CALCULATED}
+    evaluation = replace(job.evaluation, **facts) if job.evaluation else None
+    longer = tuple(replace(graph, **facts) for graph in job.longer)
+    return replace(job, step=replace(job.step, **facts), evaluation=evaluation, longer=longer, low_confidence=True)
 
 
 def _twice(answer: WorkerAnswer) -> WorkerAnswer:

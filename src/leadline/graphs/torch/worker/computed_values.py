@@ -121,18 +121,6 @@ class ValuedRecorder(Recorder):
         return out if isinstance(out, FakeTensor) else out.clone()  # the host's copy has memory of its own
 
 
-class CalculatingRecorder(Recorder):
-    """Records a script that runs on the CPU as it is, as far as its tensors fit into the memory of a trace."""
-
-    def _needs_no_values(self, name: str, args: Any) -> bool:
-        return False
-
-    def _run_real(self, func: Any, traits: OpTraits, args: Any, kwargs: Dict[str, Any]) -> Any:
-        if self.live_bytes > MOST_BYTES:
-            raise ScriptFailure("its tensors do not fit into the memory of a trace")
-        return super()._run_real(func, traits, args, kwargs)
-
-
 def _compute(func: Any, traits: OpTraits, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
     """Run an op on the values of its arguments, and remember those of its results."""
     results = [result for result in tree_leaves(out) if isinstance(result, FakeTensor)]

@@ -17,6 +17,8 @@ class Guesses(enum.Enum):
     NONE = "none"
     ALIKE = "alike"
     """Opposite ones led to the same steps."""
+    ONE = "one"
+    """With others the script failed."""
     DIFFERENT = "different"
     MORE = "more"
     """The run went on beyond the steps that were read from the source, and its end is not known."""
@@ -41,11 +43,7 @@ def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read:
     if run.guesses is Guesses.MORE:
         notes[:] = [f"the script makes more than {run.steps} steps, and how many is unknown"]
         return None, None
-    by_values = any(loop.may_end if loop.is_for else loop.times is None for loop in loops)
-    if run.guesses is not Guesses.TRACED:
-        is_read = total is not None and not any("assum" in note for note in notes)
-        by_values = run.guesses is Guesses.DIFFERENT or (run.guesses is Guesses.ALIKE and is_read)
-    if by_values and (total is None or total > run.steps):
+    if _values_decide(run, loops, total, notes) and (total is None or total > run.steps):
         assumed = "" if total is None else f": {total:g} steps are assumed"
         notes.append(f"the script ended after {run.steps} steps, by values that a trace has not{assumed}")
         return read
@@ -61,6 +59,16 @@ def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read:
             else "the script ended after one step, the whole run: its optimizer has state only at the end of it"
         )
     return read if total == run.steps else split_steps(read[0], run.steps)
+
+
+def _values_decide(run: CountedRun, loops: List[EnclosingLoop], total: Optional[float], notes: List[str]) -> bool:
+    """Return whether the end of a run may depend on values, so that steps read from the source are better."""
+    if run.guesses is Guesses.TRACED:
+        return any(loop.may_end if loop.is_for else loop.times is None for loop in loops)
+    if run.guesses is Guesses.ALIKE and not any(loop.may_end for loop in loops):
+        return False
+    is_read = total is not None and not any("assum" in note for note in notes)
+    return run.guesses is Guesses.DIFFERENT or (is_read and run.guesses is not Guesses.NONE)
 
 
 def split_steps(per_epoch: Optional[int], steps: int) -> Lengths:

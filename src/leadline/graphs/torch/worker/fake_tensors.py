@@ -209,7 +209,9 @@ def scalar_value(tensor: torch.Tensor) -> Any:
         return bool(expected_truth()) if truth is None else truth
     if tensor.dtype.is_complex:
         return 1 + 0j
-    return expected_number() if tensor.dtype.is_floating_point else 1 + tensor.__dict__.get("_offset", 0)
+    if tensor.dtype.is_floating_point:
+        return expected_number()
+    return 1 + tensor.__dict__.get("_offset", 0) + (next(VARIED[0]) // 4 if VARIED else 0)
 
 
 def with_values(elements: Any) -> Any:
@@ -241,11 +243,17 @@ def host_copy(tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:
         share = tensor.__dict__.get("_share", tensor.__dict__.get("_truth", 1.0))
         selected = math.ceil(tensor.numel() * share)
         return (torch.arange(tensor.numel(), device="cpu") < selected).reshape(tensor.shape).to(dtype)
+    if VARIED and dtype.is_floating_point:
+        return torch.rand(tensor.shape, dtype=dtype, device="cpu")
+    if VARIED and not dtype.is_complex:
+        return torch.randint(0, 2, tensor.shape, dtype=dtype, device="cpu")
     return torch.zeros(tensor.shape, dtype=dtype, device="cpu")
 
 
 GUESSED = [False]
 """Whether the script has read a value that is not known."""
+VARIED: List[Any] = []
+"""A counter, if values are guessed to vary: integers rise, and those of a host tensor are random."""
 computed_value: Callable[[Any], Any] = do_nothing
 """Returns the values of a device tensor where ops run on values, too."""
 

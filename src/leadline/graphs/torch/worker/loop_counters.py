@@ -17,6 +17,7 @@ from leadline.graphs.torch.worker.expressions import (
     target_name,
     without_progress,
 )
+from leadline.graphs.torch.worker.iterated import recorded
 
 
 def current_setting(test: Any, frame: Any) -> Any:
@@ -143,10 +144,11 @@ def read_target(iterable: Any, target: Any, name: str, frame: Any) -> Optional[T
         return False, arguments[0] if has_start else 0, arguments[place] if len(arguments) > place else 1
     if gives_elements(kind) and iterable.args:
         return read_target(iterable.args[0], target, name, frame)
-    if isinstance(iterable, (ast.Name, ast.Attribute)) and target_name(target) == name:
-        values = without_progress(evaluate(iterable, frame))
-        return (False, values.start, values.step) if isinstance(values, range) else None
-    return None
+    if target_name(target) != name:
+        return None
+    is_named = isinstance(iterable, (ast.Name, ast.Attribute))
+    values = without_progress(evaluate(iterable, frame) if is_named else recorded(iterable, frame)[0])
+    return (False, values.start, values.step) if isinstance(values, range) else None
 
 
 def _first_value(name: str, loop: Any, frame: Any, counted: float) -> float:

@@ -49,10 +49,11 @@ def infer_loop_facts(observed: LoopObservations, run: Optional[CountedRun] = Non
     }
     if loader is not None:
         facts.update(_loader_facts(observed, loader, notes))
-    elif observed.forward is not None:
+    if not facts.get("batch") and observed.forward is not None:
         facts["batch"], module = observed.forward["batch"] or None, observed.forward["module"]
         found = f"batch {facts['batch']}" if facts["batch"] else "no batch"
-        notes.append(f"{found} is read from the input of {module}: there is no DataLoader")
+        why = "there is no DataLoader" if loader is None else "its DataLoader tells none"
+        notes.append(f"{found} is read from the input of {module}: {why}")
     if loader is not None and observed.forward is not None and _trains_on_one_batch(observed):
         # Of a data set loaded as one batch, a step may take a part.
         facts["batch"] = min(facts.get("batch") or math.inf, observed.forward["batch"])

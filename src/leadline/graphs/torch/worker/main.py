@@ -94,6 +94,8 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
 
     if session.policy == "cuda":
         fake_tensors.claim_device(spare="spare device" not in request.get("without", ()))
+    from leadline.graphs.torch.worker.calculated_steps import calculating_device
+
     patches.define_torchvision_ops()
     scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not session.caches_refused)
     recorder, steps = install_hooks(session)
@@ -109,7 +111,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     session.begin_script()
     session.has_compiler = COMPILER in sys.modules
     # A script that sleeps calls no hook.
-    with Watchdog(session, lambda answer: end_with(answer, request)), recorder:
+    with Watchdog(session, lambda answer: end_with(answer, request)), recorder, calculating_device(session):
         ended = steps.rest.run(lambda: _until_stopped(lambda: run(session, request), session, steps), failure_document)
     window = steps.finish(ended=ended)
     session.facts.setdefault("world_size", session.world_size)
@@ -119,6 +121,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
 def install_hooks(session: TraceSession) -> Any:
     """Set up the simulated device and all hooks, and return the recorder and the step watcher."""
     from leadline.graphs.torch.worker import (
+        calculated_steps,
         computed_values,
         distributed,
         extensions,
@@ -134,7 +137,7 @@ def install_hooks(session: TraceSession) -> Any:
     from leadline.graphs.torch.worker.step_watcher import StepWatcher
 
     kind = computed_values.ValuedRecorder if session.with_values else Recorder
-    recorder = session.recorder = (computed_values.CalculatingRecorder if session.calculates else kind)(session)
+    recorder = session.recorder = (calculated_steps.CalculatingRecorder if session.calculates else kind)(session)
     if session.policy == "cuda":
         fake_cuda.install_fake_cuda(session)
     tensor_methods.install_tensor_methods(session)

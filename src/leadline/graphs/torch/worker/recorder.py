@@ -177,8 +177,9 @@ class Recorder(TorchDispatchMode):
         """Return the arguments with the true device, and whether the op must run without data."""
         device = kwargs.get("device")
         if device is not None and (device.type in GPU_TYPES or device == fake_tensors.STAND_IN):
-            kwargs = {**kwargs, "device": fake_tensors.gpu_device()}
-            fake = True
+            kwargs, fake = {**kwargs, "device": fake_tensors.gpu_device()}, True
+        elif device is not None and device.type == "cpu":
+            kwargs = {**kwargs, "device": torch.device("cpu")}  # `cpu:0` would be another one
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         if not fake and traits.name in MADE_BY_MODULES and kwargs.get("dtype") is not torch.uint8:

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import ctypes
 import functools
+import itertools
 import math
 import mmap
 import os
@@ -169,6 +170,7 @@ class RestOfRun:
         self._handled_s, self._began = self.recorder.handled_s, read_times()
         fake_tensors.GUESSED[0] = bool(self._session.calculates)
         conditions.guess_otherwise(rising=not place)
+        fake_tensors.VARIED[:] = [itertools.count()] if place else []
         _stop_calculating(self)
 
     def count(self, optimizer: int) -> None:
@@ -197,6 +199,22 @@ class RestOfRun:
         if not self._children:
             return None
         found = self._result(0, read)
+        if found.state == ENDED and found.steps != UNCLEAR and (found.steps == read or not found.has_guessed):
+            return CountedRun(found.steps, Guesses.NONE)
+        other = None
+        if found.state != RUNNING and found.steps != UNCLEAR:
+            os.write(self._turn, b"1")
+            other = self._result(1, found.steps if found.state == ENDED else read)
+        return self._compare(found, other, read)
+
+    def _compare(self, found: Progress, other: Optional[Progress], read: Optional[float]) -> Optional[CountedRun]:
+        """Return the steps by the results of both forks, of which the second may not have run."""
+        ended = [each for each in (found, other) if each is not None and each.state == ENDED]
+        if len(ended) == 2:
+            is_same = ended[0].steps == ended[1].steps
+            return CountedRun(found.steps, Guesses.ALIKE if is_same else Guesses.DIFFERENT)
+        if found.state == FAILED and ended:  # the first may have failed by its guesses
+            return CountedRun(ended[0].steps, Guesses.ONE)
         if found.state == FAILED:
             text = self._fields[TEXT_AT:].rstrip(b"\0").decode(errors="ignore")
             self._session.note(
@@ -204,14 +222,7 @@ class RestOfRun:
             )
         if found.state != ENDED and read is not None and found.steps > read:
             return CountedRun(found.steps, Guesses.MORE)
-        if found.state != ENDED or found.steps == UNCLEAR:
-            return None
-        if found.steps == read or not found.has_guessed:
-            return CountedRun(found.steps, Guesses.NONE)
-        os.write(self._turn, b"1")
-        other = self._result(1, found.steps)
-        is_same = (other.state, other.steps) == (ENDED, found.steps)
-        return CountedRun(found.steps, Guesses.ALIKE if is_same else Guesses.DIFFERENT)
+        return CountedRun(found.steps, Guesses.DIFFERENT) if ended else None
 
     def work_s(self) -> Optional[float]:
         """Return the seconds of a step that the script spends outside PyTorch; ``None`` if too few were made."""
@@ -302,6 +313,7 @@ def _stop_calculating(rest: RestOfRun) -> None:
     call_after(optimizer, "__init__", lambda _, made, *__, **___: _skip_step(type(made)))
     optimizer.zero_grad = torch.nn.Module.zero_grad = _keep_gradients
     loader_module._SingleProcessDataLoaderIter._next_data = functools.partialmethod(_time_batch, rest, {})
+    _let_singular_matrices_pass()
     time.sleep = functools.partial(_count_sleep, rest)
     waiting: Any = queue.Queue
     waiting.put = _put
@@ -366,6 +378,13 @@ def _next_batch(iterator: Any, kept: Dict[Any, Tuple[int, Any, Any]]) -> Any:
     found = [tuple(tensor.shape) for tensor in batch_tensors(batch)]
     kept[key] = alike + 1 if found == shapes and found else 0, found, copy.copy(batch)
     return batch
+
+
+def _let_singular_matrices_pass() -> None:
+    """Let NumPy return no number where it would raise an error: guessed matrices are often singular."""
+    for module in [sys.modules.get("numpy.linalg._linalg"), sys.modules.get("numpy.linalg.linalg")]:
+        for name in [name for name in vars(module or object) if name.startswith("_raise_linalgerror")]:
+            setattr(module, name, fake_tensors.do_nothing)
 
 
 def _count_sleep(rest: RestOfRun, seconds: float) -> None:
