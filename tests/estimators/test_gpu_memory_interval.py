@@ -10,7 +10,7 @@ from benchmarks.memory.bound import bound_factors, transfer_bounds
 from benchmarks.memory.fine_tunes import source_ratios
 from leadline.catalog.read import TomlCatalog
 from leadline.core.estimate import Interval
-from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory
+from leadline.core.graph import CALCULATED, Op, OpGraph, OpKind, Stage, StorageCategory
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import GIB, MIB
 from leadline.core.workload import Adapters, ModelKind, ModelSource, Phase, Workload
@@ -145,3 +145,14 @@ def test_the_interval_is_wider_beyond_the_measured_fine_tunes_and_says_so(worklo
     memory, sentence = widen_unmeasured(Interval(10.0, 8.0, 12.0), workload)
     assert (memory.point, memory.low, memory.high) == pytest.approx((10.0, 8.0 / (1 + width), 12.0 * (1 + width)))
     assert reason in sentence
+
+
+def test_the_interval_is_wider_for_steps_that_the_cpu_calculated():
+    peak, device = PeakMemory(GIB, GIB, {}), CATALOG.device("H100 SXM5 80GB")
+    for domain in Domain:
+        simulated, calculated = (
+            predict_gpu_memory(peak, OpGraph((), source=source), domain, device) for source in ("torch", CALCULATED)
+        )
+        assert calculated.low < simulated.low
+        assert calculated.high > simulated.high
+        assert "the CPU calculated the steps" in describe_gpu_memory(OpGraph((), source=CALCULATED), domain)

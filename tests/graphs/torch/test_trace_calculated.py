@@ -79,3 +79,23 @@ def test_a_missing_file_is_no_reason_to_calculate(tmp_path):
     with pytest.raises(Untraceable, match="no/such/file") as refused:
         trace(tmp_path, "open('no/such/file')")
     assert "ran twice" not in str(refused.value)
+
+
+def test_what_a_script_puts_on_a_gpu_is_calculated_on_the_cpu(tmp_path):
+    script = SCRIPT.replace('"cuda" if torch.cuda.is_available() else "cpu"', '"cuda"').replace(
+        ".to(device)", ".cuda()"
+    )
+    job = trace_code(tmp_path, script.replace("FAILING", READS_MEMORY))
+    assert (job.loop.steps_per_epoch, job.loop.epochs, job.step.parameters) == (5, 4, WEIGHTS)
+
+
+def test_tensors_of_a_subclass_are_calculated(tmp_path):
+    subclass = """
+class Named(torch.Tensor):
+    def __new__(cls, values, name): return super().__new__(cls, values)
+    def __init__(self, values, name): self.title = name
+def library(values):
+    assert Named(values.detach(), "scores").title == "scores"
+"""
+    job = trace_code(tmp_path, SCRIPT.replace("def library(values):\n    FAILING\n", subclass))
+    assert (job.loop.steps_per_epoch, job.loop.epochs, job.step.parameters) == (5, 4, WEIGHTS)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from leadline.core.graph import TracedJob
-from leadline.graphs.torch.worker.rest_of_run import StepCounts
+from leadline.graphs.torch.worker.ended_runs import StepCounts
 from tests.support.traced_script import trace_code
 
 BEGINNING = """
@@ -149,12 +149,58 @@ def test_steps_that_only_values_decide_stay_unknown(tmp_path):
     assert any("values" in note for note in job.notes)
 
 
-def test_a_failure_after_the_traced_steps_is_told(tmp_path):
-    job = trace(tmp_path, "for epoch in range(9):\n    for (rows,) in loader: step(rows)\nopen('no/such/file').read()")
+def test_matrices_of_guessed_values_may_be_singular(tmp_path):
+    code = """
+import numpy as np
+for epoch in range(9):
+    loss = step()
+    if epoch == 7: np.linalg.inv(np.full((2, 2), loss.item())); np.linalg.svd(np.zeros((2, 2)) / loss.item())
+while not Judge(0).is_content(): pass
+"""
+    job = trace(tmp_path, code)
+    assert steps_of(job) == 9
+    assert not any("fails" in note for note in job.notes)
+
+
+def test_a_saved_model_is_loaded_again(tmp_path):
+    code = """
+for epoch in range(9): step()
+scale = torch.nn.Linear(8, 1)
+scale.weight.data = torch.zeros(1, 8)
+torch.save(scale.cuda().state_dict(), "scale.pt")
+torch.save(model, "model.pt")
+loaded = torch.load("model.pt", weights_only=False)
+assert all(isinstance(weight, torch.nn.Parameter) for weight in loaded.parameters())
+optimizer = torch.optim.SGD(loaded.parameters(), 0.1)
+for epoch in range(3):
+    loaded(torch.rand(6, 8).cuda()).mean().backward()
+    optimizer.step()
+"""
+    job = trace(tmp_path, code)
+    assert steps_of(job) == 12
+    assert not any("fails" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for epoch in range(9):\n    for (rows,) in loader: step(rows)",
+        "judge = Judge(45)\nwhile not judge.is_content():\n    step(); judge.saw(1)",
+    ],
+)
+def test_a_failure_after_training_is_told(tmp_path, loop):
+    job = trace(tmp_path, f"{loop}\nopen('no/such/file').read()")
     assert steps_of(job) == 45
     told = next(note for note in job.notes if "fails after 45 steps" in note)
     assert "no/such/file" in told
     assert "train.py:" in told
+
+
+def test_a_failure_within_training_leaves_its_steps_unknown(tmp_path):
+    loop = "judge = Judge(45)\nwhile not judge.is_content():\n    step(); judge.saw(1)\n"
+    job = trace(tmp_path, loop + "    if judge.seen > 20: open('none')")
+    assert steps_of(job) is None
+    assert any("fails after 21 steps" in note for note in job.notes)
 
 
 def test_a_run_beyond_what_was_read_has_unknown_steps(tmp_path):

@@ -207,7 +207,7 @@ def test_a_trainer_that_stops_early_and_keeps_the_best_is_traced_with_its_evalua
         """,
     )
     assert (job.loop.steps_per_epoch, job.loop.epochs, job.loop.evaluation_batches_per_epoch) == (10, 3, 2)
-    assert not any("not traced" in note for note in job.notes)
+    assert not [note for note in job.notes if "not traced" in note]
     _same_kernels_forward(job)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 

@@ -381,3 +381,28 @@ def test_a_trainer_that_a_loop_calls_again_repeats_its_epochs(tmp_path: Path) ->
     assert not any("trains again" in note for note in job.notes)
     again = trace_code(tmp_path, BEGINNING + FOLDS + "fit(b)\n")
     assert any("trains again in line " in note for note in again.notes)
+
+
+def test_a_range_under_another_name_counts_from_its_first_step(tmp_path):
+    loop = """
+each = range
+for number in each(1, 10**7 + 1):
+    if number > 1000: step(torch.rand(6, 4))
+"""
+    job = trace_code(tmp_path, BEGINNING + loop)
+    assert job.loop.steps_per_epoch * job.loop.epochs == 10**7 - 1000
+
+
+def test_the_batch_of_a_loader_without_one_is_that_of_the_model(tmp_path):
+    loop = """
+import numpy as np
+class Rows:
+    def __getitem__(self, index): return {"rows": np.zeros(4, dtype=np.float32)}
+class Numbers:
+    def __iter__(self): return iter([[0] * 6] * 7)
+    def __len__(self): return 7
+def collate(rows): return {"rows": np.stack([row["rows"] for row in rows])}
+for batch in DataLoader(Rows(), batch_sampler=Numbers(), collate_fn=collate): step(torch.tensor(batch["rows"]))
+"""
+    job = trace_code(tmp_path, BEGINNING + loop)
+    assert (job.loop.batch, job.loop.steps_per_epoch) == (6, 7)

@@ -80,6 +80,7 @@ def replace_jit(call: Callable[..., Any], gradients: GradientWatch) -> None:
 
     for owner, name in ((jax, "jit"), (jax, "pmap"), (pjit, "pjit")):
         setattr(owner, name, _replacement(getattr(owner, name), call, gradients))
+    jax.vmap = _mapping(jax.vmap, jax.jit)
     jax.lax.fori_loop = _compiled_loop(jax.lax.fori_loop, call, gradients, ("lower", "upper", "body_fun", "init_val"))
     jax.lax.scan = _compiled_loop(jax.lax.scan, call, gradients, ("f", "init", "xs"))
 
@@ -93,6 +94,25 @@ def _replacement(original: Any, call: Callable[..., Any], gradients: GradientWat
         return JittedFunction(fun, jitted, call, is_mapped=original is MAP)
 
     return transform
+
+
+def _mapping(original: Any, jit: Any) -> Any:
+    """Return a ``vmap`` whose call of a jitted function, outside of a trace, is one call on all inputs."""
+
+    @functools.wraps(original)
+    def mapping(fun: Any, *args: Any, **kwargs: Any) -> Any:
+        mapped = original(fun, *args, **kwargs)
+        if not isinstance(fun, JittedFunction):
+            return mapped
+        jitted = jit(mapped)
+
+        @functools.wraps(mapped)
+        def call(*inputs: Any, **named: Any) -> Any:
+            return (jitted if is_outside() else mapped)(*inputs, **named)
+
+        return call
+
+    return mapping
 
 
 def _compiled_loop(

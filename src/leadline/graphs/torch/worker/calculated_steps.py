@@ -26,7 +26,10 @@ class CalculatingRecorder(Recorder):
     def _run_real(self, func: Any, traits: OpTraits, args: Any, kwargs: Dict[str, Any]) -> Any:
         if self.live_bytes > MOST_BYTES:
             raise ScriptFailure("its tensors do not fit into the memory of a trace")
-        return super()._run_real(func, traits, args, kwargs)
+        result = super()._run_real(func, traits, args, kwargs)
+        if traits.mutated and "foreach" in traits.name and hasattr(torch.autograd.graph, "increment_version"):
+            torch.autograd.graph.increment_version(args[0])  # which the kernels of the GPU do themselves
+        return result
 
 
 @contextlib.contextmanager

@@ -1,12 +1,45 @@
 """Steps of a run whose end is known: the script ended in the trace, or its rest ran without calculations."""
 
 import enum
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from leadline.graphs.torch.worker.loops import EnclosingLoop
 
 Lengths = Tuple[Optional[int], Optional[float]]
 """Steps per epoch, and epochs."""
+LATE = 18
+"""Steps after which one of an optimizer that had none before belongs to no round of the others."""
+
+
+class StepCounts:
+    """Steps of all optimizers of a script, in their order."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._uses: Dict[int, List[int]] = {}
+        """First and last step, and number, of each optimizer's steps."""
+
+    def add(self, optimizer: int) -> None:
+        """Count a step of an optimizer."""
+        self.steps += 1
+        use = self._uses.setdefault(optimizer, [self.steps, 0, 0])
+        use[1:] = self.steps, use[2] + 1
+
+    def total(self) -> Optional[int]:
+        """Return the steps of the optimizer that steps most rarely, ``None`` if a later one steps between others.
+
+        Steps of optimizers that are used one after the other add up.
+        """
+        total, end, rarest = 0, 0, 0
+        for first, last, count in sorted(self._uses.values()):
+            if first <= end:
+                if first > LATE:
+                    return None
+                rarest = min(rarest, count)
+            else:
+                total, rarest = total + rarest, count
+            end = max(end, last)
+        return total + rarest
 
 
 class Guesses(enum.Enum):

@@ -129,7 +129,7 @@ class _FakeEvent:
 class _FakeStream(_FakeEvent):
     """A device stream with nothing in it."""
 
-    cuda_stream = 0
+    cuda_stream = stream_id = device_index = device_type = priority = 0
     device = fake_tensors.CUDA
     wait_stream = wait_event = _do_nothing
 

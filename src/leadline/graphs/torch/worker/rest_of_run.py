@@ -19,30 +19,36 @@ import signal
 import struct
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+import traceback
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten
 from torch.utils.data import dataloader as loader_module
 
-from leadline.graphs.torch.worker import conditions, fake_tensors
+from leadline.graphs.torch.worker import conditions, fake_tensors, scratch
 from leadline.graphs.torch.worker.batches import batch_tensors
-from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses
+from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses, StepCounts
+from leadline.graphs.torch.worker.expressions import parse_file, scope_of
+from leadline.graphs.torch.worker.libraries import user_frames
+from leadline.graphs.torch.worker.loops import loops_around
 from leadline.graphs.torch.worker.ops import argument_tensors
 from leadline.graphs.torch.worker.recorder import Recorder
 from leadline.graphs.torch.worker.repeated_calls import describe_call, make_result, shapes_of
 from leadline.graphs.torch.worker.session import TraceSession, call_after, read_times
+from leadline.graphs.torch.worker.training_code import script_folder
 
 PROJECTED_S, TICK_S = 2.0, 0.02
 """Processor seconds after which a fork that would take too long is ended, and seconds between two looks at it."""
 BUSY_FACTOR = 4
 """Wall-clock limit of a fork over its limit in processor seconds."""
-ALIKE = 8
-"""Batches of the same shapes, after which a loader gives the last one again."""
+ALIKE, DIFFERENT = 8, 32
+"""Batches of the same shapes, after which a loader gives the last one again; and those of different shapes, after which
+it gives one of the last eight."""
 DEATH_SIGNAL = 1
 """``PR_SET_PDEATHSIG`` of ``prctl``: the signal when the parent ends."""
-RUNNING, ENDED, FAILED = 0, 1, 2
+RUNNING, ENDED, FAILED, FAILED_LATER = range(4)
 UNCLEAR = -1
 """Steps that cannot be told."""
 FIELDS = struct.Struct("<qqqddq")
@@ -55,8 +61,6 @@ WORK_EVERY = 16
 """Steps after which the clocks are read again."""
 LEAST_STEPS, WATCHING_S = 20, 0.25e-3
 """Steps from which a fork tells the script's own work, and what it measures of three scripts that have none."""
-LATE = 18
-"""Steps after which one of an optimizer that had none before belongs to no round of the others."""
 
 
 class Progress(NamedTuple):
@@ -74,37 +78,6 @@ class Progress(NamedTuple):
     work_steps: int
 
 
-class StepCounts:
-    """Steps of all optimizers of a script, in their order."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._uses: Dict[int, List[int]] = {}
-        """First and last step, and number, of each optimizer's steps."""
-
-    def add(self, optimizer: int) -> None:
-        """Count a step of an optimizer."""
-        self.steps += 1
-        use = self._uses.setdefault(optimizer, [self.steps, 0, 0])
-        use[1:] = self.steps, use[2] + 1
-
-    def total(self) -> Optional[int]:
-        """Return the steps of the optimizer that steps most rarely, ``None`` if a later one steps between others.
-
-        Steps of optimizers that are used one after the other add up.
-        """
-        total, end, rarest = 0, 0, 0
-        for first, last, count in sorted(self._uses.values()):
-            if first <= end:
-                if first > LATE:
-                    return None
-                rarest = min(rarest, count)
-            else:
-                total, rarest = total + rarest, count
-            end = max(end, last)
-        return total + rarest
-
-
 class RestOfRun:
     """The forks of a trace, of which there are none before ``begin``."""
 
@@ -112,6 +85,8 @@ class RestOfRun:
         self._session, self.recorder = session, recorder
         self._fields = mmap.mmap(-1, TEXT_AT + LONGEST_TEXT)
         self._children: List[int] = []
+        self._around: Set[Tuple[str, int]] = set()
+        """Loops of the user around the traced steps, by file and line."""
         self._turn = -1
         self._steps_before = 0
         self.place: Optional[int] = None
@@ -121,6 +96,8 @@ class RestOfRun:
         """Seconds of loading and of calls that did not run, those that the script would sleep, and those of operations
         before the fork."""
         self._work_steps = 0
+        self._is_within = False
+        """A call that no earlier one tells runs."""
         self._seen: List[Any] = []
         self._results: Dict[Any, Tuple[Any, ...]] = {}
 
@@ -141,6 +118,7 @@ class RestOfRun:
         if self._session.real and not self._session.calculates:
             return None  # it noticed late that nothing is simulated
         self._steps_before = self.counts.total() or 0
+        self._around = {place for frame in user_frames(script_folder()) for place in _loops_at(frame, frame.f_lineno)}
         turn, self._turn = os.pipe()
         for place in range(2):
             child = os.fork()
@@ -157,12 +135,12 @@ class RestOfRun:
         if place and not os.read(turn, 1):
             os._exit(0)
         os.close(turn)
+        scratch.copy_writes(str(place))
         most_s = math.ceil(self._session.count_s)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (most_s, 2 * most_s))
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         if "multiprocessing.util" in sys.modules:  # its proxies connect again
             sys.modules["multiprocessing.util"]._run_after_forkers()
         torch.set_num_threads(1)  # the threads of the traced process are not here
@@ -199,6 +177,9 @@ class RestOfRun:
         if not self._children:
             return None
         found = self._result(0, read)
+        if found.state == FAILED_LATER:
+            self._note_failure(found)
+            found = found._replace(state=ENDED)
         if found.state == ENDED and found.steps != UNCLEAR and (found.steps == read or not found.has_guessed):
             return CountedRun(found.steps, Guesses.NONE)
         other = None
@@ -207,19 +188,25 @@ class RestOfRun:
             other = self._result(1, found.steps if found.state == ENDED else read)
         return self._compare(found, other, read)
 
+    def _is_inside(self, error: BaseException) -> bool:
+        """Return whether an error left a loop that was around the traced steps, as far as these are known."""
+        places = {place for frame, line in traceback.walk_tb(error.__traceback__) for place in _loops_at(frame, line)}
+        return not self._around or not places.isdisjoint(self._around)
+
+    def _note_failure(self, found: Progress) -> None:
+        text = self._fields[TEXT_AT:].rstrip(b"\0").decode(errors="ignore")
+        self._session.note(f"without calculations the run fails after {found.steps} steps, as it may for real: {text}")
+
     def _compare(self, found: Progress, other: Optional[Progress], read: Optional[float]) -> Optional[CountedRun]:
         """Return the steps by the results of both forks, of which the second may not have run."""
-        ended = [each for each in (found, other) if each is not None and each.state == ENDED]
+        ended = [each for each in (found, other) if each is not None and each.state in (ENDED, FAILED_LATER)]
         if len(ended) == 2:
             is_same = ended[0].steps == ended[1].steps
             return CountedRun(found.steps, Guesses.ALIKE if is_same else Guesses.DIFFERENT)
         if found.state == FAILED and ended:  # the first may have failed by its guesses
             return CountedRun(ended[0].steps, Guesses.ONE)
         if found.state == FAILED:
-            text = self._fields[TEXT_AT:].rstrip(b"\0").decode(errors="ignore")
-            self._session.note(
-                f"without calculations the script fails after {found.steps} steps, as it may for real: {text}"
-            )
+            self._note_failure(found)
         if found.state != ENDED and read is not None and found.steps > read:
             return CountedRun(found.steps, Guesses.MORE)
         return CountedRun(found.steps, Guesses.DIFFERENT) if ended else None
@@ -255,8 +242,9 @@ class RestOfRun:
             if self.is_fork:
                 failure = describe(error)
                 text = f"{failure['location'] or 'the script'} raised {failure['reason'].rpartition('; ')[0]}"
-                self._fields[TEXT_AT:] = text.encode(errors="replace")[:LONGEST_TEXT].ljust(LONGEST_TEXT, b"\0")
-                self._report(FAILED)
+                if not self.place:
+                    self._fields[TEXT_AT:] = text.encode(errors="replace")[:LONGEST_TEXT].ljust(LONGEST_TEXT, b"\0")
+                self._report(FAILED if self._is_inside(error) else FAILED_LATER)
                 os._exit(0)
             raise
         if self.is_fork:
@@ -266,6 +254,8 @@ class RestOfRun:
 
     def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         """Return a result of the shapes that a module gave for such arguments before."""
+        if self._is_within:  # by the values of its arguments, a part may give another shape
+            return original(module, *args, **kwargs)
         began_s, handled_s = time.thread_time(), self.recorder.handled_s
         call = describe_call(module, args, kwargs, self._describe)
         known = self._results.get(call)
@@ -273,7 +263,11 @@ class RestOfRun:
             made = known[0] if self._session.calculates else make_result(*known)
             self.passed_s += time.thread_time() - began_s - (self.recorder.handled_s - handled_s)
             return made
-        result = original(module, *args, **kwargs)
+        self._is_within = True
+        try:
+            result = original(module, *args, **kwargs)
+        finally:
+            self._is_within = False
         if self._session.calculates:
             self._results[call] = (result,)
             return result
@@ -287,12 +281,18 @@ class RestOfRun:
         """Describe an argument by the shapes of its tensors or of itself; without any, it is described by itself."""
         shape = getattr(value, "shape", None)
         if isinstance(shape, tuple):
-            return type(value), tuple(shape)
+            return type(value), tuple(shape) or value.item()
         tensors = batch_tensors(value) or batch_tensors(getattr(value, "__dict__", {}))
         shapes: List[Any] = [tuple(tensor.shape) for tensor in tensors]
         if not shapes:
             self._seen.append(value)  # its identity is not given to another object
         return type(value), *(shapes or [id(value)])
+
+
+def _loops_at(frame: Any, line: int) -> List[Tuple[str, int]]:
+    tree = parse_file(frame.f_code.co_filename)
+    loops = [] if tree is None else loops_around(scope_of(tree, frame), line)
+    return [(frame.f_code.co_filename, loop.lineno) for loop in loops]
 
 
 def _end_s(first: Optional[Progress], now: Progress, expected: float) -> float:
@@ -357,7 +357,7 @@ def _step(_: Any, closure: Any = None, *__: Any, **___: Any) -> Any:
         return closure() if closure is not None else None
 
 
-def _time_batch(iterator: Any, rest: RestOfRun, kept: Dict[Any, Tuple[int, Any, Any]]) -> Any:
+def _time_batch(iterator: Any, rest: RestOfRun, kept: Dict[Any, List[Any]]) -> Any:
     began_s, handled_s = time.thread_time(), rest.recorder.handled_s
     try:
         return _next_batch(iterator, kept)
@@ -365,18 +365,21 @@ def _time_batch(iterator: Any, rest: RestOfRun, kept: Dict[Any, Tuple[int, Any, 
         rest.passed_s += time.thread_time() - began_s - (rest.recorder.handled_s - handled_s)
 
 
-def _next_batch(iterator: Any, kept: Dict[Any, Tuple[int, Any, Any]]) -> Any:
-    """Load a batch, or repeat the last one of a loader whose batches are alike but for their values."""
+def _next_batch(iterator: Any, kept: Dict[Any, List[Any]]) -> Any:
+    """Load a batch, or repeat one of a loader that gave enough of that many samples."""
     index, fetcher = iterator._next_index(), iterator._dataset_fetcher
     if iterator._dataset_kind != loader_module._DatasetKind.Map or not isinstance(index, list):
         return fetcher.fetch(index)
-    key = id(fetcher.dataset), len(index)
-    alike, shapes, batch = kept.get(key, (0, None, None))
-    if alike >= ALIKE:
-        return copy.copy(batch)
+    last = kept.setdefault((id(fetcher.dataset), len(index)), [])
+    shapes = [shapes for _, shapes in last[-ALIKE:]]
+    is_alike = shapes.count(shapes[0] if shapes else None) == ALIKE
+    if is_alike or len(last) >= DIFFERENT:
+        fake_tensors.GUESSED[0] |= not is_alike
+        last.append(last[-1 if is_alike else -ALIKE])
+        return copy.copy(last[-1][0])
     batch = fetcher.fetch(index)
     found = [tuple(tensor.shape) for tensor in batch_tensors(batch)]
-    kept[key] = alike + 1 if found == shapes and found else 0, found, copy.copy(batch)
+    last.append((copy.copy(batch), found or len(last)))
     return batch
 
 

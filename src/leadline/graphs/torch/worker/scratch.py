@@ -59,8 +59,7 @@ REPLACED = (
 )  # fmt: skip
 CACHES = ("XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-LARGE_BYTES = 1 << 30
-"""A larger file that is opened for changes is not copied: zeros of its length are written."""
+LARGE_BYTES = 1 << 30  # a larger file that is opened for changes is not copied: zeros of its length are written
 _scratch_trees: List["_ScratchTree"] = []
 
 
@@ -88,6 +87,12 @@ def redirect_writes(folder: str, *, caches: bool = True) -> None:
         if isinstance(holder, dict) and holder is not vars(tree) and holder is not vars(sys.modules["_io"]):
             holder.update({name: tree.open for name, value in holder.items() if value is builtin_open})
     redirect_native_files(tree.place)
+
+
+def copy_writes(name: str) -> None:
+    """Go on with a copy of what was written so far, beside a process that goes on with the rest."""
+    for tree in _scratch_trees:
+        tree.top = shutil.copytree(tree.top, f"{tree.top}-{name}", symlinks=True)
 
 
 def is_scratch(path: Any) -> bool:
