@@ -30,6 +30,8 @@ ORPHAN_S = 120
 
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 """Codes by which messages set colors in a terminal."""
+SAME_DEVICE = "Expected all tensors to be on the same device"
+"""What PyTorch says of an error that a run on the CPU alone would hide."""
 WITHOUT_DATA = ("its data is not allocated yet", "Cannot access data pointer")
 """What PyTorch says when compiled code asks for the memory of a tensor without data."""
 
@@ -279,7 +281,8 @@ def failure_document(error: BaseException, advice: str = "the trace stopped here
         reason = "compiled code reads the values of a tensor, which a trace has not: make it an operator with a shape "
         reason += "rule (torch.library.custom_op and register_fake)"
         return {"reason": reason, "location": location, "retry": CALCULATED}
-    retry = None if isinstance(error, (ImportError, OSError, SyntaxError)) else CALCULATED
+    is_true = isinstance(error, (ImportError, OSError, SyntaxError)) or SAME_DEVICE in str(error)
+    retry = None if is_true else CALCULATED
     message = _shortened(" ".join(COLORS.sub("", str(error)).split())).rstrip(".")
     if isinstance(error, ModuleNotFoundError) and error.name:
         reason = f"the script imports {error.name}, which {sys.executable} does not have: install it there, or start "

@@ -55,15 +55,13 @@ FIELDS = struct.Struct("<qqqddq")
 """What a fork writes down at each step."""
 TEXT_AT, LONGEST_TEXT = 2 * FIELDS.size, 600
 """Place and bytes of the text that tells why the first fork failed."""
-
-
 WORK_EVERY = 16
 """Steps after which the clocks are read again."""
 LEAST_STEPS, WATCHING_S = 20, 0.25e-3
 """Steps from which a fork tells the script's own work, and what it measures of three scripts that have none."""
 
 
-class Progress(NamedTuple):
+class ForkProgress(NamedTuple):
     """State of a fork, its steps so far, whether it read a value that it had to guess, and its processor seconds.
 
     ``work_s``: Seconds of the script itself until ``work_steps``, without those of loading, of PyTorch's operations and
@@ -169,8 +167,8 @@ class RestOfRun:
         values = state, UNCLEAR if total is None else total, guessed, used_s, self._work_s, self._work_steps
         FIELDS.pack_into(self._fields, (self.place or 0) * FIELDS.size, *values)
 
-    def _progress(self, place: int) -> Progress:
-        return Progress(*FIELDS.unpack_from(self._fields, place * FIELDS.size))
+    def _progress(self, place: int) -> ForkProgress:
+        return ForkProgress(*FIELDS.unpack_from(self._fields, place * FIELDS.size))
 
     def wait(self, read: Optional[float]) -> Optional[CountedRun]:
         """Return the steps of the whole run, or ``None`` if they stay unknown. ``read``: those read from the source."""
@@ -193,11 +191,13 @@ class RestOfRun:
         places = {place for frame, line in traceback.walk_tb(error.__traceback__) for place in _loops_at(frame, line)}
         return not self._around or not places.isdisjoint(self._around)
 
-    def _note_failure(self, found: Progress) -> None:
+    def _note_failure(self, found: ForkProgress) -> None:
         text = self._fields[TEXT_AT:].rstrip(b"\0").decode(errors="ignore")
         self._session.note(f"without calculations the run fails after {found.steps} steps, as it may for real: {text}")
 
-    def _compare(self, found: Progress, other: Optional[Progress], read: Optional[float]) -> Optional[CountedRun]:
+    def _compare(
+        self, found: ForkProgress, other: Optional[ForkProgress], read: Optional[float]
+    ) -> Optional[CountedRun]:
         """Return the steps by the results of both forks, of which the second may not have run."""
         ended = [each for each in (found, other) if each is not None and each.state in (ENDED, FAILED_LATER)]
         if len(ended) == 2:
@@ -217,7 +217,7 @@ class RestOfRun:
         made = now.work_steps - self._steps_before
         return max(now.work_s / made - WATCHING_S, 0.0) if made >= LEAST_STEPS else None
 
-    def _result(self, place: int, expected: Optional[float]) -> Progress:
+    def _result(self, place: int, expected: Optional[float]) -> ForkProgress:
         """Return the result of a fork once it has ended, or would take too long for the steps expected."""
         began_s, first = time.monotonic(), None
         with contextlib.suppress(ChildProcessError):  # the script has waited for it
@@ -295,7 +295,7 @@ def _loops_at(frame: Any, line: int) -> List[Tuple[str, int]]:
     return [(frame.f_code.co_filename, loop.lineno) for loop in loops]
 
 
-def _end_s(first: Optional[Progress], now: Progress, expected: float) -> float:
+def _end_s(first: Optional[ForkProgress], now: ForkProgress, expected: float) -> float:
     """Return the processor seconds at which the expected steps will be made. The first one may be slow."""
     if first is None or now.steps <= first.steps:
         return now.used_s
