@@ -71,7 +71,8 @@ def infer_loop_facts(observed: LoopObservations, run: Optional[CountedRun] = Non
     facts["evaluation_batches_per_epoch"] = evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
     if observed.steps_frozen:
         notes.append("the optimizer holds weights without gradients, which are assumed to stay frozen")
-    is_counted = run is not None and run.guesses in (Guesses.NONE, Guesses.ALIKE)
+    steps = (facts["steps_per_epoch"] or 0) * (facts["epochs"] or 0)
+    is_counted = run is not None and run.guesses is not Guesses.TRACED and round(steps) == run.steps
     if observed.later and not is_counted:
         notes.append(
             f"the script trains again in {observed.later}: only the first loop is counted, the rest is unknown"
