@@ -203,6 +203,14 @@ def test_a_failure_within_training_leaves_its_steps_unknown(tmp_path):
     assert any("fails after 21 steps" in note for note in job.notes)
 
 
+def test_a_failure_within_later_training_leaves_the_steps_unknown(tmp_path):
+    later = "for epoch in range(9): step()\nfor epoch in range(9):\n    step()\n    if epoch > 4: open('none')"
+    job = trace(tmp_path, later)
+    assert steps_of(job) is None
+    assert any("more than 15 steps" in note for note in job.notes)
+    assert any("fails after 15 steps" in note for note in job.notes)
+
+
 def test_a_run_beyond_what_was_read_has_unknown_steps(tmp_path):
     job = trace(
         tmp_path,
@@ -229,3 +237,5 @@ def test_steps_of_optimizers_add_up_or_the_rarest_counts():
     assert total("a" * 20 + "ababa") is None
     assert total("dgdgdgaaa") == 6
     assert total("") == 0
+    assert total("\0\0\0aaaaa") == 5
+    assert total("\0\0\0") == 3

@@ -68,7 +68,7 @@ def trace_command(
         "local_size": command.local_processes if command.launcher else command.count_devices(workload.gpus),
         "accelerate": list(command.options) if command.launcher == "accelerate" else None,
     }
-    run = partial(run_worker, request, python=(*command.prefix, command.python), runner=runner, cwd=cwd)
+    run = partial(run_worker, python=(*command.prefix, command.python), runner=runner, cwd=cwd)
     answer, reasons = _answer(command, request, run, min(workload.trace_limit_s, VALUES_S))
     job = _read_job(answer)
     return replace(job, notes=(*_count_notes(command, workload, job), *job.notes, answer.confinement, *reasons))
@@ -78,23 +78,22 @@ def _answer(
     command: PythonCommand, request: dict[str, Any], run: Callable[..., WorkerAnswer], values_s: float
 ) -> tuple[WorkerAnswer, list[str]]:
     """Run a command as often as its answers ask for, and return the last useful one, with the reasons."""
+
+    def attempt(device_type: str, **changes: object) -> WorkerAnswer:
+        return run({**request, "device_type": device_type, **changes}, env=_environment(command, device_type))
+
     device_type = request["device_type"]
-    answer, reasons = run(env=_environment(command, device_type)), []
+    answer, reasons = attempt(device_type), []
     if _asks(answer, "cpu") and answer.failure and device_type != "cpu":
-        reasons = [answer.failure.reason]
-        request["device_type"] = device_type = "cpu"
-        answer = _twice(run(env=_environment(command, "cpu")))
+        reasons, device_type = [answer.failure.reason], "cpu"
+        answer = _twice(attempt("cpu"))
     if answer.asks_values and not _asks(answer, "cpu") and values_s:
-        request |= {"values": True, "count_s": 0.0, "counted_steps": answer.counted_steps, "guesses": answer.guesses}
-        limits = {name: request[name] for name in ("timeout_s", "wall_s")}
-        request |= _limits(values_s)
-        valued = _twice(run(env=_environment(command, device_type)))
-        request |= {"values": False, **limits}
+        counted: dict[str, Any] = {"count_s": 0.0, "counted_steps": answer.counted_steps, "guesses": answer.guesses}
+        valued = _twice(attempt(device_type, values=True, **counted, **_limits(values_s)))
         if not valued.failure:
             return valued, [*reasons, VALUES_NOTE]
     if _asks(answer, "calculated") and answer.failure:
-        request |= {"device_type": "cpu", "calculates": device_type, "count_s": COUNT_S, "counted_steps": None}
-        calculated = _twice(run(env=_environment(command, "cpu")))
+        calculated = _twice(attempt("cpu", calculates=device_type))
         if calculated.job:
             reason = answer.failure.reason.partition("; ")[0]
             job = _on_device(calculated.job, device_type)

@@ -87,7 +87,7 @@ def confine(folder: str, paths: Iterable[str], without: Iterable[str] = ()) -> C
     ``folder`` stays writable. Changes near ``paths`` and in the usual folders look successful and vanish where the
     kernel has overlays. ``without`` names features to leave unused: namespaces, landlock, seccomp.
     """
-    _libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)  # it ends with Leadline, however that ends
+    end_with_parent()  # it ends with Leadline, however that ends
     folder = os.path.realpath(folder)
     everything = NEW_USER | NEW_MOUNTS | NEW_HOSTNAME | NEW_IPC | NEW_NETWORK | NEW_PIDS
     for flags in (everything, everything & ~NEW_PIDS):
@@ -104,7 +104,7 @@ def confine(folder: str, paths: Iterable[str], without: Iterable[str] = ()) -> C
 def _restrict(folder: str, without: Iterable[str], features: List[str], prevented: Set[str]) -> Confinement:
     """Give up what the process needs no more, for itself and its children."""
     isolated = bool(features)
-    _libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     _drop_capabilities()
     if _libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) == 0:
         version = 0 if "landlock" in without else _landlock(folder, files=not isolated)
@@ -115,6 +115,11 @@ def _restrict(folder: str, without: Iterable[str], features: List[str], prevente
             features.append("seccomp")
             prevented |= {ATTRIBUTES, NETWORK}
     return Confinement(tuple(features), tuple(harm for harm in HARMS if harm in prevented))
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when the one that started it ends."""
+    _libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 
 def _call(name: str, *arguments: Any) -> None:
@@ -163,7 +168,7 @@ def _enter_namespaces(flags: int, folder: str, writable: Iterable[str]) -> bool:
     from_parent, to_child = os.pipe()
     outside = os.fork()
     if not outside:
-        _libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        end_with_parent()
         try:
             sockets = _socket_paths()
             _call("unshare", flags)
@@ -176,7 +181,7 @@ def _enter_namespaces(flags: int, folder: str, writable: Iterable[str]) -> bool:
             if inside:
                 os.close(to_parent)
                 _end_with(inside)
-            _libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+            end_with_parent()
             _libc.prctl(SET_SUBREAPER, 1, 0, 0, 0)
             _isolate_files(folder, writable, sockets, own_processes=bool(flags & NEW_PIDS))
             _start_loopback()

@@ -20,8 +20,8 @@ from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.expressions import first_number
 from leadline.graphs.torch.worker.import_hooks import after_import
 from leadline.graphs.torch.worker.ops import argument_tensors, result_tensors
-from leadline.graphs.torch.worker.recorder import RecordedOp
 from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession, call_after
+from leadline.graphs.torch.worker.windows import RecordedOp
 
 BUCKET_BYTES = 25 << 20
 """Gradients that DistributedDataParallel sends in one piece (its default ``bucket_cap_mb``)."""

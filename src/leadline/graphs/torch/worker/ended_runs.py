@@ -20,7 +20,7 @@ class StepCounts:
         """First and last step, and number, of each optimizer's steps."""
 
     def add(self, optimizer: int) -> None:
-        """Count a step of an optimizer."""
+        """Count a step of an optimizer, or with zero a backward pass without one."""
         self.steps += 1
         use = self._uses.setdefault(optimizer, [self.steps, 0, 0])
         use[1:] = self.steps, use[2] + 1
@@ -28,10 +28,11 @@ class StepCounts:
     def total(self) -> Optional[int]:
         """Return the steps of the optimizer that steps most rarely, ``None`` if a later one steps between others.
 
-        Steps of optimizers that are used one after the other add up.
+        Steps of optimizers that are used one after the other add up. Backward passes count if nothing else does.
         """
         total, end, rarest = 0, 0, 0
-        for first, last, count in sorted(self._uses.values()):
+        stepped = [use for optimizer, use in self._uses.items() if optimizer or len(self._uses) == 1]
+        for first, last, count in sorted(stepped):
             if first <= end:
                 if first > LATE:
                     return None

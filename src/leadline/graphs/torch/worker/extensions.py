@@ -10,8 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.custom_ops import REGISTER, note_unknown
 from leadline.graphs.torch.worker.import_hooks import after_import
-from leadline.graphs.torch.worker.recorder import RecordedOp
 from leadline.graphs.torch.worker.session import ScriptFailure, TraceSession
+from leadline.graphs.torch.worker.windows import RecordedOp
 
 GPU_SOURCES = (".cu", ".cuh", ".hip")
 

@@ -83,7 +83,9 @@ def _device_functions(session: TraceSession) -> Dict[str, Any]:
         "device": _DeviceContext,
         "get_rng_state": lambda *_, **__: torch.zeros(16, dtype=torch.uint8),
         "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
-        "cudart": lambda: types.SimpleNamespace(cudaProfilerStart=_do_nothing, cudaProfilerStop=_do_nothing),
+        "cudart": lambda: types.SimpleNamespace(
+            cudaProfilerStart=fake_tensors.do_nothing, cudaProfilerStop=fake_tensors.do_nothing
+        ),
         "default_generators": (torch.default_generator,),
     }
 
@@ -107,17 +109,13 @@ def _memory_functions(session: TraceSession) -> Dict[str, Any]:
     }
 
 
-def _do_nothing(*_: Any, **__: Any) -> None:
-    """Do nothing, as there is no device."""
-
-
 class _FakeEvent:
     """A device event that is always complete, one millisecond from any other, as nothing runs on a device."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_event = 0
 
-    record = wait = synchronize = _do_nothing
+    record = wait = synchronize = fake_tensors.do_nothing
 
     def query(self) -> bool:
         return True
@@ -131,7 +129,7 @@ class _FakeStream(_FakeEvent):
 
     cuda_stream = stream_id = device_index = device_type = priority = 0
     device = fake_tensors.CUDA
-    wait_stream = wait_event = _do_nothing
+    wait_stream = wait_event = fake_tensors.do_nothing
 
     def is_capturing(self) -> bool:
         return False
@@ -142,7 +140,7 @@ class _FakeStream(_FakeEvent):
     def __enter__(self) -> Any:
         return self
 
-    __exit__ = _do_nothing
+    __exit__ = fake_tensors.do_nothing
 
 
 class _DeviceContext(contextlib.nullcontext[None]):
@@ -264,7 +262,7 @@ def _install_kernels() -> None:
             library.impl(name, lambda _, source: torch.empty_like(source), "PrivateUse1")
     for name in FUSED_UPDATES:
         if hasattr(aten, name):
-            library.impl(name, _do_nothing, "Meta")
+            library.impl(name, fake_tensors.do_nothing, "Meta")
     _widen_grouped_products()
     fake_autocast.install_autocast()
     scaler = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)  # the first since 2.3

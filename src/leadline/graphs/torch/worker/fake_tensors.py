@@ -92,7 +92,7 @@ def _group_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
     return group
 
 
-def do_nothing(*_: Any) -> None:
+def do_nothing(*_: Any, **__: Any) -> None:
     """Do and know nothing."""
 
 

@@ -61,6 +61,11 @@ def read_facts(run: Optional[CountedRun] = None) -> Dict[str, Any]:
     return {"notes": []} if _watch is None else infer_loop_facts(_watch, run)
 
 
+def trains_later() -> bool:
+    """Return whether the script trains again after the loops around the traced steps."""
+    return _watch is not None and bool(_watch.later)
+
+
 def expects_evaluation() -> bool:
     """Return whether the loop over the training batches may evaluate after one of the next steps."""
     return _watch is not None and _watch.evaluates_between_steps(_watch.loaders)

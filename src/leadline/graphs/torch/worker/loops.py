@@ -195,10 +195,10 @@ def _calls(call: ast.Call, frame: Any, line: int) -> bool:
     return call.lineno <= line <= (call.end_lineno or line) and called_name(call) == frame.f_code.co_name
 
 
-def loops_of(frame: Any) -> List[Any]:
-    """Return the loops of a frame's function around its current line, outermost first; none without a source."""
+def loops_of(frame: Any, line: Optional[int] = None) -> List[Any]:
+    """Return the loops of a frame's function around its current line, or another, outermost first."""
     tree = parse_file(frame.f_code.co_filename)
-    return [] if tree is None else loops_around(scope_of(tree, frame), frame.f_lineno)
+    return [] if tree is None else loops_around(scope_of(tree, frame), line or frame.f_lineno)
 
 
 def loops_around(scope: ast.AST, line: int) -> List[Any]:

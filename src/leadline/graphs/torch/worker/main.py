@@ -227,10 +227,12 @@ def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[A
 def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
     from leadline.graphs.torch.worker import loop_hooks
 
-    if session.counted is None:
+    if session.counted is None and steps.rest.has_begun:
         read = loop_hooks.read_facts()
         per_epoch, epochs = read.get("steps_per_epoch"), read.get("epochs")
-        session.counted = steps.rest.wait(None if per_epoch is None or epochs is None else per_epoch * epochs)
+        session.counted = steps.rest.wait(
+            None if per_epoch is None or epochs is None else per_epoch * epochs, trains_later=loop_hooks.trains_later()
+        )
     facts = {
         **loop_hooks.read_facts(session.counted),
         **session.facts,

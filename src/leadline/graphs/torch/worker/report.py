@@ -5,8 +5,9 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from leadline.graphs.torch.worker import distributed
 from leadline.graphs.torch.worker.ops import TABLES
-from leadline.graphs.torch.worker.recorder import RecordedOp, Recorder, TraceWindow
+from leadline.graphs.torch.worker.recorder import Recorder
 from leadline.graphs.torch.worker.session import TraceSession
+from leadline.graphs.torch.worker.windows import RecordedOp, TraceWindow
 
 Shape = Tuple[int, ...]
 

@@ -6,14 +6,10 @@ a second fork runs with the opposite ones. If both make the same steps, no value
 """
 
 import contextlib
-import copy
-import ctypes
-import functools
 import itertools
 import math
 import mmap
 import os
-import queue
 import resource
 import signal
 import struct
@@ -23,31 +19,23 @@ import traceback
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten
-from torch.utils.data import dataloader as loader_module
 
-from leadline.graphs.torch.worker import conditions, fake_tensors, scratch
+from leadline.graphs.torch.worker import conditions, confinement, fake_tensors, scratch
 from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses, StepCounts
-from leadline.graphs.torch.worker.expressions import parse_file, scope_of
 from leadline.graphs.torch.worker.libraries import user_frames
-from leadline.graphs.torch.worker.loops import loops_around
-from leadline.graphs.torch.worker.ops import argument_tensors
+from leadline.graphs.torch.worker.loops import loops_of
 from leadline.graphs.torch.worker.recorder import Recorder
 from leadline.graphs.torch.worker.repeated_calls import describe_call, make_result, shapes_of
-from leadline.graphs.torch.worker.session import TraceSession, call_after, read_times
+from leadline.graphs.torch.worker.session import TraceSession, read_times
+from leadline.graphs.torch.worker.silent_steps import stop_calculating
 from leadline.graphs.torch.worker.training_code import script_folder
 
 PROJECTED_S, TICK_S = 2.0, 0.02
 """Processor seconds after which a fork that would take too long is ended, and seconds between two looks at it."""
 BUSY_FACTOR = 4
 """Wall-clock limit of a fork over its limit in processor seconds."""
-ALIKE, DIFFERENT = 8, 32
-"""Batches of the same shapes, after which a loader gives the last one again; and those of different shapes, after which
-it gives one of the last eight."""
-DEATH_SIGNAL = 1
-"""``PR_SET_PDEATHSIG`` of ``prctl``: the signal when the parent ends."""
 RUNNING, ENDED, FAILED, FAILED_LATER = range(4)
 UNCLEAR = -1
 """Steps that cannot be told."""
@@ -83,17 +71,19 @@ class RestOfRun:
         self._session, self.recorder = session, recorder
         self._fields = mmap.mmap(-1, TEXT_AT + LONGEST_TEXT)
         self._children: List[int] = []
-        self._around: Set[Tuple[str, int]] = set()
-        """Loops of the user around the traced steps, by file and line."""
+        self._around: Set[Tuple[Any, int]] = set()
+        """Loops of the user around the traced steps, by code and line."""
         self._turn = -1
+        self._later = ENDED
         self._steps_before = 0
         self.place: Optional[int] = None
         """Which of the forks this process is."""
         self.counts = StepCounts()
-        self.passed_s = self.slept_s = self._handled_s = self._work_s = 0.0
+        self._passed_s = self.slept_s = self._handled_s = self._work_s = 0.0
         """Seconds of loading and of calls that did not run, those that the script would sleep, and those of operations
         before the fork."""
         self._work_steps = 0
+        self._began = read_times()
         self._is_within = False
         """A call that no earlier one tells runs."""
         self._seen: List[Any] = []
@@ -116,7 +106,9 @@ class RestOfRun:
         if self._session.real and not self._session.calculates:
             return None  # it noticed late that nothing is simulated
         self._steps_before = self.counts.total() or 0
-        self._around = {place for frame in user_frames(script_folder()) for place in _loops_at(frame, frame.f_lineno)}
+        self._around = {
+            (frame.f_code, loop.lineno) for frame in user_frames(script_folder()) for loop in loops_of(frame)
+        }
         turn, self._turn = os.pipe()
         for place in range(2):
             child = os.fork()
@@ -129,7 +121,7 @@ class RestOfRun:
 
     def _become_fork(self, place: int, turn: int) -> None:
         """Go on as a fork. The second one waits until it is needed."""
-        ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        confinement.end_with_parent()
         if place and not os.read(turn, 1):
             os._exit(0)
         os.close(turn)
@@ -147,7 +139,7 @@ class RestOfRun:
         fake_tensors.GUESSED[0] = bool(self._session.calculates)
         conditions.guess_otherwise(rising=not place)
         fake_tensors.VARIED[:] = [itertools.count()] if place else []
-        _stop_calculating(self)
+        stop_calculating(self)
 
     def count(self, optimizer: int) -> None:
         """Count a step of an optimizer, or a backward pass of a script without one."""
@@ -161,7 +153,7 @@ class RestOfRun:
         total = self.counts.total()
         if state != RUNNING or not self.counts.steps % WORK_EVERY:
             needed_s = read_times().since(self._began).needed_s
-            self._work_s = needed_s + self.slept_s - self.passed_s - (self.recorder.handled_s - self._handled_s)
+            self._work_s = needed_s + self.slept_s - self._passed_s - (self.recorder.handled_s - self._handled_s)
             self._work_steps = total or 0
         guessed, used_s = fake_tensors.GUESSED[0], time.process_time()
         values = state, UNCLEAR if total is None else total, guessed, used_s, self._work_s, self._work_steps
@@ -170,14 +162,14 @@ class RestOfRun:
     def _progress(self, place: int) -> ForkProgress:
         return ForkProgress(*FIELDS.unpack_from(self._fields, place * FIELDS.size))
 
-    def wait(self, read: Optional[float]) -> Optional[CountedRun]:
-        """Return the steps of the whole run, or ``None`` if they stay unknown. ``read``: those read from the source."""
-        if not self._children:
-            return None
+    def wait(self, read: Optional[float], *, trains_later: bool) -> Optional[CountedRun]:
+        """Return the steps that the forks count, ``None`` if they stay unknown.
+
+        ``read`` are those of the source. A failure after the loops of the traced steps leaves no step out, unless the
+        script ``trains_later``, beyond them.
+        """
+        self._later = FAILED if trains_later else ENDED
         found = self._result(0, read)
-        if found.state == FAILED_LATER:
-            self._note_failure(found)
-            found = found._replace(state=ENDED)
         if found.state == ENDED and found.steps != UNCLEAR and (found.steps == read or not found.has_guessed):
             return CountedRun(found.steps, Guesses.NONE)
         other = None
@@ -188,7 +180,8 @@ class RestOfRun:
 
     def _is_inside(self, error: BaseException) -> bool:
         """Return whether an error left a loop that was around the traced steps, as far as these are known."""
-        places = {place for frame, line in traceback.walk_tb(error.__traceback__) for place in _loops_at(frame, line)}
+        left = traceback.walk_tb(error.__traceback__)
+        places = {(frame.f_code, loop.lineno) for frame, line in left for loop in loops_of(frame, line)}
         return not self._around or not places.isdisjoint(self._around)
 
     def _note_failure(self, found: ForkProgress) -> None:
@@ -199,7 +192,7 @@ class RestOfRun:
         self, found: ForkProgress, other: Optional[ForkProgress], read: Optional[float]
     ) -> Optional[CountedRun]:
         """Return the steps by the results of both forks, of which the second may not have run."""
-        ended = [each for each in (found, other) if each is not None and each.state in (ENDED, FAILED_LATER)]
+        ended = [each for each in (found, other) if each is not None and each.state == ENDED]
         if len(ended) == 2:
             is_same = ended[0].steps == ended[1].steps
             return CountedRun(found.steps, Guesses.ALIKE if is_same else Guesses.DIFFERENT)
@@ -232,7 +225,12 @@ class RestOfRun:
                 if is_slow or time.monotonic() - began_s > BUSY_FACTOR * self._session.count_s:
                     os.kill(self._children[place], signal.SIGKILL)
                 time.sleep(TICK_S)
-        return self._progress(place)
+        progress = self._progress(place)
+        if progress.state != FAILED_LATER:
+            return progress
+        if self._later == ENDED and not place:
+            self._note_failure(progress)
+        return progress._replace(state=self._later)
 
     def run(self, script: Callable[[], bool], describe: Callable[[BaseException], Dict[str, Any]]) -> bool:
         """Run a script and return what it returns. A fork ends with it, and tells a failure as ``describe`` does."""
@@ -252,17 +250,24 @@ class RestOfRun:
             os._exit(0)
         return result
 
+    @contextlib.contextmanager
+    def passing(self) -> Iterator[None]:
+        """Leave what happens here out of the script's own work."""
+        began_s, handled_s = time.thread_time(), self.recorder.handled_s
+        try:
+            yield
+        finally:
+            self._passed_s += time.thread_time() - began_s - (self.recorder.handled_s - handled_s)
+
     def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         """Return a result of the shapes that a module gave for such arguments before."""
         if self._is_within:  # by the values of its arguments, a part may give another shape
             return original(module, *args, **kwargs)
-        began_s, handled_s = time.thread_time(), self.recorder.handled_s
-        call = describe_call(module, args, kwargs, self._describe)
-        known = self._results.get(call)
-        if known is not None:
-            made = known[0] if self._session.calculates else make_result(*known)
-            self.passed_s += time.thread_time() - began_s - (self.recorder.handled_s - handled_s)
-            return made
+        with self.passing():
+            call = describe_call(module, args, kwargs, self._describe)
+            known = self._results.get(call)
+            if known is not None:
+                return known[0] if self._session.calculates else make_result(*known)
         self._is_within = True
         try:
             result = original(module, *args, **kwargs)
@@ -289,112 +294,8 @@ class RestOfRun:
         return type(value), *(shapes or [id(value)])
 
 
-def _loops_at(frame: Any, line: int) -> List[Tuple[str, int]]:
-    tree = parse_file(frame.f_code.co_filename)
-    loops = [] if tree is None else loops_around(scope_of(tree, frame), line)
-    return [(frame.f_code.co_filename, loop.lineno) for loop in loops]
-
-
 def _end_s(first: Optional[ForkProgress], now: ForkProgress, expected: float) -> float:
     """Return the processor seconds at which the expected steps will be made. The first one may be slow."""
     if first is None or now.steps <= first.steps:
         return now.used_s
     return now.used_s + (now.used_s - first.used_s) / (now.steps - first.steps) * (expected - now.steps)
-
-
-def _stop_calculating(rest: RestOfRun) -> None:
-    """Let backward passes and optimizers do nothing, loaders repeat a batch and the recorder forget."""
-    optimizer: Any = torch.optim.Optimizer
-    recorder: Any = rest.recorder
-    recorder._record = _forget_changed
-    torch.autograd.Variable._execution_engine.run_backward = functools.partial(_pass_backward, rest)
-    for kind in _subclasses(optimizer):
-        _skip_step(kind)
-    call_after(optimizer, "__init__", lambda _, made, *__, **___: _skip_step(type(made)))
-    optimizer.zero_grad = torch.nn.Module.zero_grad = _keep_gradients
-    loader_module._SingleProcessDataLoaderIter._next_data = functools.partialmethod(_time_batch, rest, {})
-    _let_singular_matrices_pass()
-    time.sleep = functools.partial(_count_sleep, rest)
-    waiting: Any = queue.Queue
-    waiting.put = _put
-
-
-def _forget_changed(_: Any, traits: Any, args: Any, kwargs: Dict[str, Any], __: Any) -> None:
-    """Forget the values of tensors that an operation changes."""
-    for argument, tensor in argument_tensors(args, kwargs) if traits.mutated else ():
-        if argument in traits.mutated and isinstance(tensor, FakeTensor):
-            tensor.__dict__.pop("_known", None)
-
-
-def _pass_backward(
-    rest: RestOfRun, tensors: Any, gradients: Any, keep: bool, create: bool, inputs: Any, *_: Any, **options: Any
-) -> Any:
-    if not rest.recorder.optimizers:
-        rest.count(0)
-    return None if options.get("accumulate_grad") else tuple(map(torch.zeros_like, inputs))
-
-
-def _keep_gradients(*_: Any, **__: Any) -> None:
-    """Keep the gradients, which no backward pass gives again."""
-
-
-def _subclasses(kind: Any) -> Iterator[Any]:
-    yield kind
-    for each in kind.__subclasses__():
-        yield from _subclasses(each)
-
-
-def _skip_step(kind: type) -> None:
-    """Replace the step within the wrapper of PyTorch, which still calls hooks, and which others keep."""
-    step: Any = vars(kind).get("step")
-    if getattr(step, "hooked", None):
-        cells = dict(zip(step.__code__.co_freevars, step.__closure__))  # noqa: B905 - Python 3.9 has no strict
-        cells["func"].cell_contents = _step
-
-
-def _step(_: Any, closure: Any = None, *__: Any, **___: Any) -> Any:
-    with torch.enable_grad():
-        return closure() if closure is not None else None
-
-
-def _time_batch(iterator: Any, rest: RestOfRun, kept: Dict[Any, List[Any]]) -> Any:
-    began_s, handled_s = time.thread_time(), rest.recorder.handled_s
-    try:
-        return _next_batch(iterator, kept)
-    finally:
-        rest.passed_s += time.thread_time() - began_s - (rest.recorder.handled_s - handled_s)
-
-
-def _next_batch(iterator: Any, kept: Dict[Any, List[Any]]) -> Any:
-    """Load a batch, or repeat one of a loader that gave enough of that many samples."""
-    index, fetcher = iterator._next_index(), iterator._dataset_fetcher
-    if iterator._dataset_kind != loader_module._DatasetKind.Map or not isinstance(index, list):
-        return fetcher.fetch(index)
-    last = kept.setdefault((id(fetcher.dataset), len(index)), [])
-    shapes = [shapes for _, shapes in last[-ALIKE:]]
-    is_alike = shapes.count(shapes[0] if shapes else None) == ALIKE
-    if is_alike or len(last) >= DIFFERENT:
-        fake_tensors.GUESSED[0] |= not is_alike
-        last.append(last[-1 if is_alike else -ALIKE])
-        return copy.copy(last[-1][0])
-    batch = fetcher.fetch(index)
-    found = [tuple(tensor.shape) for tensor in batch_tensors(batch)]
-    last.append((copy.copy(batch), found or len(last)))
-    return batch
-
-
-def _let_singular_matrices_pass() -> None:
-    """Let NumPy return no number where it would raise an error: guessed matrices are often singular."""
-    for module in [sys.modules.get("numpy.linalg._linalg"), sys.modules.get("numpy.linalg.linalg")]:
-        for name in [name for name in vars(module or object) if name.startswith("_raise_linalgerror")]:
-            setattr(module, name, fake_tensors.do_nothing)
-
-
-def _count_sleep(rest: RestOfRun, seconds: float) -> None:
-    rest.slept_s += seconds
-
-
-def _put(waiting: Any, item: Any, *_: Any, **__: Any) -> None:
-    """Add to a queue without end: the threads that would take from it are not here."""
-    waiting.queue.clear()
-    waiting._put(item)

@@ -6,8 +6,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
-from leadline.graphs.torch.worker.recorder import RecordedOp
 from leadline.graphs.torch.worker.session import TraceSession
+from leadline.graphs.torch.worker.windows import RecordedOp
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 PAGE_BYTES = 4096

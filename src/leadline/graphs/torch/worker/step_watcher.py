@@ -15,11 +15,12 @@ from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes, set_
 from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses
 from leadline.graphs.torch.worker.limited_loaders import EVALUATION, INFERENCE, TRAINING, LimitedIterator
 from leadline.graphs.torch.worker.load_times import MeasuredLoad, loading_time, loads_per_step
-from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
+from leadline.graphs.torch.worker.recorder import Recorder
 from leadline.graphs.torch.worker.repeated_calls import ALIKE, SAMPLED, RepeatedCalls
 from leadline.graphs.torch.worker.rest_of_run import RestOfRun
 from leadline.graphs.torch.worker.script_work import ScriptClock
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession, call_after
+from leadline.graphs.torch.worker.windows import TraceWindow
 
 STEPS = 3
 MOST_STEPS = 18
