@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 from typing import Any
 
 from leadline.core.documents import from_json
@@ -110,8 +111,8 @@ def run_worker(
         completed = runner([*python, str(BOOTSTRAP), str(request_file)], env=env, cwd=cwd, timeout_s=request["wall_s"])
         answer, confined = (_read(file, target) for file in (answer_file, answer_file.with_name("confinement.json")))
     if not (answer.failure or answer.job or answer.text):
-        reason, retry = _exit_reason(completed, target, request["wall_s"]), "" if completed.timed_out else "calculated"
-        answer = WorkerAnswer(WorkerFailure(reason, retry=retry))
+        reason = _exit_reason(completed, target, request["wall_s"])
+        answer = WorkerAnswer(WorkerFailure(reason, retry="" if _was_killed(completed) else "calculated"))
     failure = answer.failure or confined.failure
     if failure and failure.shows_output and (printed := _last_lines(completed)):
         failure = replace(failure, reason=f"{failure.reason}; it printed last: {printed}")
@@ -125,6 +126,13 @@ def _read(file: Path, target: str) -> WorkerAnswer:
         return from_json(read_input(file), WorkerAnswer, label=label) if file.is_file() else WorkerAnswer()
     except InvalidInput as error:
         return WorkerAnswer(WorkerFailure(str(error)))
+
+
+def _was_killed(completed: CompletedProcess) -> bool:
+    """Return whether a process was ended for its time or its memory, or from outside; it did not crash then."""
+    return completed.timed_out or completed.returncode in {
+        code for ended in (SIGKILL, SIGTERM) for code in (-ended, 128 + ended)
+    }
 
 
 def _exit_reason(completed: CompletedProcess, target: str, wall_s: float) -> str:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -61,16 +62,21 @@ def test_a_job_is_submitted_watched_and_added_to_the_history(capsys):
 
 
 def test_the_share_done_is_shown_in_lines_and_on_a_terminal_as_a_bar(capsys):
-    job = submit(sys.executable, "-c", WORK.format(n=600))
+    job = submit(sys.executable, "-c", WORK.format(n=3000))
     with started("watch") as view:
-        until(lambda: re.search(r"RUNNING at local, \d+ %, \d+ of 600 steps", view.stdout.readline()))
+        until(lambda: re.search(r"RUNNING at local, \d+ %, \d+ of 3000 steps", view.stdout.readline()))
         view.terminate()
     terminal, end = pty.openpty()
     with subprocess.Popen([sys.executable, "-m", "leadline", "watch"], stdin=end, stdout=end, stderr=end) as view:
+        os.close(end)
         shown = b""
-        while not re.search(rb"\[#*\.+\] \xc2\xb7 \d+ of 600 steps", shown):
+        while not re.search(rb"\[#*\.+\] \xc2\xb7 \d+ of 3000 steps", shown):
             shown += os.read(terminal, 1 << 16)
         view.terminate()
+        with suppress(OSError):  # the end of a terminal; a view that cannot write does not end
+            while os.read(terminal, 1 << 16):
+                pass
+    os.close(terminal)
     assert main(["cancel", job.key, "-y"]) == 0
 
 
