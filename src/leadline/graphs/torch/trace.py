@@ -20,7 +20,7 @@ START_S = 60.0
 """Extra time for importing torch and writing the answer."""
 BUSY_FACTOR = 4
 """Wall-clock limit over the limit of a trace, which does not count waiting for a processor."""
-COUNT_S = 10.0
+COUNT_S = 20.0
 """Limit of running on without calculations, to count the steps. A longer run is only read from the source."""
 VALUES_S = 30.0
 """Limit of a second trace with values. Those of large models take longer, and stay unknown."""

@@ -4,6 +4,7 @@ import enum
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from leadline.graphs.torch.worker.loops import EnclosingLoop
+from leadline.graphs.torch.worker.run_progress import Projection
 
 Lengths = Tuple[Optional[int], Optional[float]]
 """Steps per epoch, and epochs."""
@@ -56,13 +57,16 @@ class Guesses(enum.Enum):
     DIFFERENT = "different"
     MORE = "more"
     """The run went on beyond the steps that were read from the source, and its end is not known."""
+    PROJECTED = "projected"
+    """The run is too long to be counted."""
 
 
 class CountedRun(NamedTuple):
-    """The steps of a whole run."""
+    """The steps of a whole run, or those made of one that is too long, with what they tell of the whole one."""
 
     steps: int
     guesses: Guesses
+    projection: Optional[Projection] = None
 
 
 def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read: Lengths, notes: List[str]) -> Lengths:
@@ -74,6 +78,8 @@ def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read:
     total = read[0] * read[1] if read[0] is not None and read[1] is not None else None
     if run is None or (run.guesses is not Guesses.TRACED and run.steps == total):
         return read
+    if run.projection is not None:
+        return _projected(run.steps, run.projection, loops, read, notes)
     if run.guesses is Guesses.MORE:
         notes[:] = [f"the script makes more than {run.steps} steps, and how many is unknown"]
         return None, None
@@ -93,6 +99,27 @@ def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read:
             else "the script ended after one step, the whole run: its optimizer has state only at the end of it"
         )
     return read if total == run.steps else split_steps(read[0], run.steps)
+
+
+def _projected(
+    made: int, projection: Projection, loops: List[EnclosingLoop], read: Lengths, notes: List[str]
+) -> Lengths:
+    """Return the lengths that were read, unless a run would have others if it goes on as it did."""
+    total = read[0] * read[1] if read[0] is not None and read[1] is not None else None
+    is_limited = any(loop.limit is not None for loop in loops) and total is not None and total < projection.low
+    if total is not None and (is_limited or projection.holds(total)):
+        return read
+    if projection.steps is None:
+        if total is not None:
+            notes.append(
+                f"the steps are unknown: {total:g} are read from the source, but after {made} of them, made without "
+                "calculations, its loops were not where that would be"
+            )
+        return (None, None) if total is not None else read
+    notes[:] = [f"about {projection.steps} steps are assumed, as far as the loops had come after {made} of them"]
+    if read[1] is not None and projection.steps > read[1]:
+        return round(projection.steps / read[1]), read[1]
+    return split_steps(None, projection.steps)
 
 
 def _values_decide(run: CountedRun, loops: List[EnclosingLoop], total: Optional[float], notes: List[str]) -> bool:

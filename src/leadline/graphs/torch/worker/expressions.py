@@ -7,7 +7,7 @@ import math
 import operator
 import sys
 import types
-from typing import Any, Dict, FrozenSet, Iterator, Optional, Sequence
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence
 
 MOST_COUNT = 10**15
 """A larger number of epochs or steps, such as infinity, stands for no limit."""
@@ -141,9 +141,15 @@ def _call(node: ast.Call, frame: Any) -> Any:
     if isinstance(node.func, ast.Attribute):
         method = _attribute(node.func, frame)
         is_of_dict = node.func.attr in (*VIEWS, "get") and type(evaluate(node.func.value, frame)) is dict
-        if node.func.attr in METHODS or is_of_dict:
+        if node.func.attr in METHODS or is_of_dict or _reads_setting(method, arguments):
             return method(*arguments)
     raise UnreadableExpression
+
+
+def _reads_setting(method: Any, arguments: List[Any]) -> bool:
+    """Return whether a call is of a user's method that returns a setting, as ``config.get("train.epochs")``."""
+    is_named = bool(arguments) and isinstance(arguments[0], str)
+    return is_named and inspect.ismethod(method) and method.__name__ == "get"
 
 
 def _list_comprehension(node: ast.ListComp, frame: Any) -> Any:

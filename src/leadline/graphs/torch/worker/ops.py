@@ -78,8 +78,15 @@ def result_tensors(out: Any) -> List[torch.Tensor]:
     return []
 
 
+def has_mask(indices: Sequence[Any]) -> bool:
+    """Return whether some of the indices of a tensor are masks."""
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 RESHAPING = {"resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "as_strided_"}
+INDEX = torch.ops.aten.index.Tensor
+"""An op whose result has a shape that depends on data only if it is given masks."""
 UNCACHED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 MOST_ENTRIES = 50_000
 COMPUTE, CACHE, SKIP = "compute", "cache", "skip"
@@ -108,6 +115,8 @@ class ResultCache:
             for tensor in args[0]:
                 torch.autograd.graph.increment_version(tensor)
             return None
+        if func is INDEX and not has_mask(args[1]):
+            policy = CACHE
         if policy == COMPUTE or torch.is_inference_mode_enabled():
             return _compute(func, types, args, kwargs)
         try:

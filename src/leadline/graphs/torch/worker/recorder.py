@@ -175,6 +175,9 @@ class Recorder(TorchDispatchMode):
     def _carry_out(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         if traits.name == "where" and args[0].dtype is torch.uint8:
             args = (args[0].bool(), *args[1:])  # as CUDA's kernel takes it, but not the rule of its shape
+        if func is ops.INDEX and ops.has_mask(args[1]):
+            self._note_fallback(func, args)
+            args = (args[0], unknown_shapes.selected_places(*args))
         try:
             if traits.name in unknown_shapes.RULED:
                 return unknown_shapes.assume_result(func, args, kwargs)
@@ -185,9 +188,12 @@ class Recorder(TorchDispatchMode):
             out = unknown_shapes.assume_result(func, args, kwargs)
             if out is NotImplemented:
                 raise
-            self.session.fallbacks[str(func)] += 1
-            self.session.assume(unknown_shapes.assumption_note(func, args))
+            self._note_fallback(func, args)
             return out
+
+    def _note_fallback(self, func: Any, args: Any) -> None:
+        self.session.fallbacks[str(func)] += 1
+        self.session.assume(unknown_shapes.assumption_note(func, args))
 
     def _to_copy(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         source = args[0]

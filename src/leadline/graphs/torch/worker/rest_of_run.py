@@ -28,18 +28,20 @@ from leadline.graphs.torch.worker.libraries import user_frames
 from leadline.graphs.torch.worker.loops import loops_of
 from leadline.graphs.torch.worker.recorder import Recorder
 from leadline.graphs.torch.worker.repeated_calls import describe_call, make_result, shapes_of
+from leadline.graphs.torch.worker.run_progress import Place, Projection, RunProgress, project
 from leadline.graphs.torch.worker.session import TraceSession, read_times
 from leadline.graphs.torch.worker.silent_steps import stop_calculating
 from leadline.graphs.torch.worker.training_code import script_folder
 
 PROJECTED_S, TICK_S = 2.0, 0.02
-"""Processor seconds after which a fork that would take too long is ended, and seconds between two looks at it."""
+"""Processor seconds after which a fork that would take too long is ended if it tells how long the run is, and seconds
+between two looks at it."""
 BUSY_FACTOR = 4
 """Wall-clock limit of a fork over its limit in processor seconds."""
 RUNNING, ENDED, FAILED, FAILED_LATER = range(4)
 UNCLEAR = -1
 """Steps that cannot be told."""
-FIELDS = struct.Struct("<qqqddq")
+FIELDS = struct.Struct("<qqqddqqddqdd")
 """What a fork writes down at each step."""
 TEXT_AT, LONGEST_TEXT = 2 * FIELDS.size, 600
 """Place and bytes of the text that tells why the first fork failed."""
@@ -53,7 +55,7 @@ class ForkProgress(NamedTuple):
     """State of a fork, its steps so far, whether it read a value that it had to guess, and its processor seconds.
 
     ``work_s``: Seconds of the script itself until ``work_steps``, without those of loading, of PyTorch's operations and
-    of the trace.
+    of the trace. ``first`` and ``last``: Places from which the steps of the whole run are projected.
     """
 
     state: int
@@ -62,6 +64,13 @@ class ForkProgress(NamedTuple):
     used_s: float
     work_s: float
     work_steps: int
+    first: Place
+    last: Place
+
+    @property
+    def projection(self) -> Optional[Projection]:
+        """Return the steps of the whole run, as far as these tell."""
+        return project(self.first, self.last) if self.steps != UNCLEAR else None
 
 
 class RestOfRun:
@@ -83,6 +92,7 @@ class RestOfRun:
         """Seconds of loading and of calls that did not run, those that the script would sleep, and those of operations
         before the fork."""
         self._work_steps = 0
+        self._course = RunProgress()
         self._began = read_times()
         self._is_within = False
         """A call that no earlier one tells runs."""
@@ -145,6 +155,9 @@ class RestOfRun:
         """Count a step of an optimizer, or a backward pass of a script without one."""
         self.counts.add(optimizer)
         if self.is_fork:
+            if self._course.is_due(self.counts.steps):
+                with self.passing():
+                    self._course.add(self.counts.total() or 0, script_folder())
             self._report(RUNNING)
             if time.process_time() > self._session.count_s:  # the kernel's limit counts clock ticks
                 os._exit(0)
@@ -157,10 +170,12 @@ class RestOfRun:
             self._work_steps = total or 0
         guessed, used_s = fake_tensors.GUESSED[0], time.process_time()
         values = state, UNCLEAR if total is None else total, guessed, used_s, self._work_s, self._work_steps
-        FIELDS.pack_into(self._fields, (self.place or 0) * FIELDS.size, *values)
+        places = itertools.chain.from_iterable(self._course.ends())
+        FIELDS.pack_into(self._fields, (self.place or 0) * FIELDS.size, *values, *places)
 
     def _progress(self, place: int) -> ForkProgress:
-        return ForkProgress(*FIELDS.unpack_from(self._fields, place * FIELDS.size))
+        *values, n, done, most, later_n, later_done, later_most = FIELDS.unpack_from(self._fields, place * FIELDS.size)
+        return ForkProgress._make([*values, Place(n, done, most), Place(later_n, later_done, later_most)])
 
     def wait(self, read: Optional[float], *, trains_later: bool) -> Optional[CountedRun]:
         """Return the steps that the forks count, ``None`` if they stay unknown.
@@ -202,7 +217,10 @@ class RestOfRun:
             self._note_failure(found)
         if found.state != ENDED and read is not None and found.steps > read:
             return CountedRun(found.steps, Guesses.MORE)
-        return CountedRun(found.steps, Guesses.DIFFERENT) if ended else None
+        if ended:
+            return CountedRun(found.steps, Guesses.DIFFERENT)
+        projection = found.projection if found.state == RUNNING else None
+        return None if projection is None else CountedRun(found.steps, Guesses.PROJECTED, projection)
 
     def work_s(self) -> Optional[float]:
         """Return the seconds of a step that the script spends outside PyTorch; ``None`` if too few were made."""
@@ -220,6 +238,8 @@ class RestOfRun:
                 is_slow = (
                     expected is not None
                     and now.used_s > PROJECTED_S
+                    and now.projection is not None
+                    and now.projection.steps is not None
                     and _end_s(first, now, expected) > self._session.count_s
                 )
                 if is_slow or time.monotonic() - began_s > BUSY_FACTOR * self._session.count_s:

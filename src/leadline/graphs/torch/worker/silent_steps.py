@@ -16,9 +16,8 @@ from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.ops import argument_tensors
 from leadline.graphs.torch.worker.session import call_after
 
-ALIKE, DIFFERENT = 8, 32
-"""Batches of the same shapes, after which a loader gives the last one again; and those of different shapes, after which
-it gives one of the last eight."""
+KEPT = 8
+"""Batches after which a loader gives the last one again, if they have the same shapes, or else one of them."""
 
 
 def stop_calculating(rest: Any) -> None:
@@ -83,11 +82,11 @@ def _next_batch(iterator: Any, kept: Dict[Any, List[Any]]) -> Any:
     if iterator._dataset_kind != loader_module._DatasetKind.Map or not isinstance(index, list):
         return fetcher.fetch(index)
     last = kept.setdefault((id(fetcher.dataset), len(index)), [])
-    shapes = [shapes for _, shapes in last[-ALIKE:]]
-    is_alike = shapes.count(shapes[0] if shapes else None) == ALIKE
-    if is_alike or len(last) >= DIFFERENT:
+    shapes = [shapes for _, shapes in last]
+    if len(last) == KEPT:
+        is_alike = shapes.count(shapes[0]) == KEPT
         fake_tensors.GUESSED[0] |= not is_alike
-        last.append(last[-1 if is_alike else -ALIKE])
+        last.append(last.pop(0))
         return copy.copy(last[-1][0])
     batch = fetcher.fetch(index)
     found = [tuple(tensor.shape) for tensor in batch_tensors(batch)]

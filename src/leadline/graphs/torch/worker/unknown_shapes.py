@@ -1,13 +1,14 @@
 """Results of ops whose shape or value depends on data that a trace does not have."""
 
 import math
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
 from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.conditions import condition_note, tensors_are_equal
 from leadline.graphs.torch.worker.fake_tensors import known_value
+from leadline.graphs.torch.worker.ops import has_mask
 from leadline.graphs.torch.worker.selections import viewed_elements
 
 aten = torch.ops.aten
@@ -31,11 +32,11 @@ SHAPING = {"permute", "transpose", "_to_copy", "clone", *fake_tensors.VIEWS}
 COMPARISONS = {"gt", "ne"}
 """Comparisons, usually with zero, that are true for the same elements as a mask."""
 COUNTS = {"sum", "bincount"}
-MARKED = {"eq", "any", "add", "scatter", "scatter_", *COUNTS, *COMPARISONS, *SHAPING, *CHOICES}
+MARKED = {"eq", "any", "add", "mul", "scatter", "scatter_", *COUNTS, *COMPARISONS, *SHAPING, *CHOICES}
 """Ops whose result tells something of data that a trace does not have."""
-MARKS = ("_extent", "_distinct", "_share", "_offset")
-"""What is expected of unknown elements: how many places they can name and whether they differ, the share of those that
-are true, and by how much they are larger than an unknown number."""
+MARKS = ("_extent", "_extents", "_distinct", "_share", "_offset")
+"""What is expected of unknown elements: how many places they, or those of each column, can name and whether they
+differ, the share of those that are true, and by how much they are larger than an unknown number."""
 
 
 def mark(name: str, args: Any, out: Any) -> None:
@@ -45,17 +46,30 @@ def mark(name: str, args: Any, out: Any) -> None:
         _mark_places(name, args, out)
     elif name in SHAPING:
         marks = {mark: given[mark] for mark in MARKS if mark in given}
-        for tensor in out if isinstance(out, (list, tuple)) else [out]:
+        columns = marks.pop("_extents", None) if name in ("select", "unbind") else None
+        for column, tensor in enumerate(out if isinstance(out, (list, tuple)) else [out]):
             tensor.__dict__.update(marks)
-    elif name == "add":
-        if isinstance(args[1], int) and not out.dtype.is_floating_point:
-            out.__dict__["_offset"] = given.get("_offset", 0) + max(0, args[1])
+            if columns and args[1:] and args[1] in (1, -1):
+                tensor.__dict__["_extent"] = columns[args[2] if name == "select" else column]
+    elif name in ("add", "mul"):
+        if not out.dtype.is_floating_point:
+            _mark_number(name, given, args[1], out)
     elif name in COUNTS:
         if name == "bincount" or ("_share" in given and not args[0].dtype.is_floating_point):
             count = args[0].numel() if name == "bincount" else _selected_count(args[0])
             fake_tensors.remember_value(out, _spread(count, out))
     elif (share := _share(name, args, out)) is not None:
         out.__dict__["_share"] = min(1.0, share)
+
+
+def _mark_number(name: str, given: Any, other: Any, out: Any) -> None:
+    """Remember of how many kinds sums and products of places can be, and how much larger a sum is than its summand."""
+    if isinstance(other, int):
+        out.__dict__.update({"_extent": given["_extent"]} if "_extent" in given else {})
+        if name == "add":
+            out.__dict__["_offset"] = given.get("_offset", 0) + max(0, other)
+    elif isinstance(other, torch.Tensor) and "_extent" in given and "_extent" in other.__dict__:
+        out.__dict__["_extent"] = given["_extent"] * other.__dict__["_extent"]
 
 
 def _share(name: str, args: Any, out: Any) -> Optional[float]:
@@ -102,10 +116,8 @@ def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any
     if packet in UNIQUE:
         return _unique(func, args)
     if packet in INDEXING:
-        selected = args[0] if len(args[1]) == 1 else None
-        indices = [i for index in args[1] for i in _as_positions(index, selected)]
         with fake_tensors.FAKE_MODE:
-            return func(args[0], indices, *args[2:], **kwargs)
+            return func(args[0], selected_places(*args[:2]), *args[2:], **kwargs)
     if str(packet) == NMS:
         return _new_tensor((args[0].shape[0],), args[0], torch.int64)
     return RULES[packet](*args, **kwargs) if packet in RULES else NotImplemented
@@ -124,7 +136,7 @@ def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
     if packet is aten.masked_select:
         selectors = [args[1]]
     elif packet in INDEXING:
-        selectors = [selector for selector in args[1] if _is_mask(selector)]
+        selectors = [selector for selector in args[1] if has_mask([selector])]
     elif str(packet) == NMS or packet in (aten.nonzero, aten.repeat_interleave, *UNIQUE):
         selectors = [args[0]]
     else:
@@ -146,7 +158,9 @@ def _new_tensor(shape: Tuple[int, ...], source: torch.Tensor, dtype: Any = None)
 
 
 def _nonzero(tensor: torch.Tensor) -> torch.Tensor:
-    return _new_tensor((_selected_count(tensor), tensor.dim()), tensor, torch.int64)
+    places = _new_tensor((_selected_count(tensor), tensor.dim()), tensor, torch.int64)
+    places.__dict__["_extents"] = tuple(tensor.shape)
+    return places
 
 
 def _repeat_interleave(repeats: torch.Tensor, output_size: Optional[int] = None) -> torch.Tensor:
@@ -229,13 +243,15 @@ def _selected_count(mask: torch.Tensor, source: Optional[torch.Tensor] = None) -
     return viewed * int(mask.numel()) // max(int(source.numel()), 1)
 
 
-def _is_mask(index: Any) -> bool:
-    return index is not None and index.dtype in (torch.bool, torch.uint8)
+def selected_places(source: torch.Tensor, indices: Sequence[Any]) -> List[Any]:
+    """Return the indices of a tensor with positions in place of masks."""
+    selected = source if len(indices) == 1 else None
+    return [place for index in indices for place in _as_positions(index, selected)]
 
 
 def _as_positions(index: Any, source: Optional[torch.Tensor]) -> Sequence[Any]:
     """Turn a mask into one list of positions per dimension. Other indices stay."""
-    if not _is_mask(index):
+    if not has_mask([index]):
         return [index]
     count = _selected_count(index, source)
     return [_new_tensor((count,), index, torch.int64) for _ in range(index.dim())]

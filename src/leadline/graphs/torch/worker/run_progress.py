@@ -1,0 +1,96 @@
+"""How far a run has come through its loops, by which its steps are checked that are too many to be counted."""
+
+import ast
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
+
+from leadline.graphs.torch.worker.libraries import user_frames
+from leadline.graphs.torch.worker.loop_bounds import counted_passes, passes_before, while_bound
+from leadline.graphs.torch.worker.loop_lengths import iterations
+from leadline.graphs.torch.worker.loops import loops_of
+
+GROWTH = 1.25
+"""Ratio of the steps at which the loops are read. Reading takes as long as some steps."""
+LEAST = 16
+"""Steps from which it is read: earlier ones may warm up."""
+TIGHT = 1.2
+"""Upper over lower limit of steps, up to which they are told."""
+TOLERANCE = 1.03
+"""Ratio of steps that are alike: a pass at the end may be shorter."""
+
+
+class Place(NamedTuple):
+    """Steps made, and the share of the loops around them that is done, which is between ``done`` and ``at_most``."""
+
+    steps: int = 0
+    done: float = 0.0
+    at_most: float = 1.0
+
+
+class Projection(NamedTuple):
+    """Limits of the steps of a whole run, if it goes on as in the second half of the steps that it made."""
+
+    low: float
+    high: float
+
+    @property
+    def steps(self) -> Optional[int]:
+        """Return the steps, ``None`` if the limits are far from each other."""
+        return round((self.low + self.high) / 2) if self.high <= TIGHT * self.low else None
+
+    def holds(self, steps: float) -> bool:
+        """Return whether a whole run may have so many steps."""
+        return self.low / TOLERANCE <= steps <= self.high * TOLERANCE
+
+
+def project(first: Place, last: Place) -> Optional[Projection]:
+    """Return what two places tell of the whole run, ``None`` if the second may be within the first pass."""
+    made, left = last.steps - first.steps, 1 - last.at_most
+    least, most = last.done - first.at_most, last.at_most - first.done
+    if least <= 0 or made <= 0:
+        return None
+    return Projection(last.steps + made / most * max(left, 0.0), last.steps + made / least * (1 - last.done))
+
+
+class RunProgress:
+    """Places of a run at growing numbers of steps."""
+
+    def __init__(self) -> None:
+        self._places = [Place()]
+        self._next = LEAST
+
+    def is_due(self, steps: int) -> bool:
+        """Return whether the loops are to be read at this step."""
+        return steps >= self._next
+
+    def add(self, steps: int, script_folder: str) -> None:
+        """Add the place at a step, which runs now."""
+        self._next = max(steps + 1, int(steps * GROWTH))
+        done, unit = 0.0, 1.0
+        for before, passes in _passes(script_folder):
+            if before is None or not passes or not 0 <= before < passes:
+                break
+            done += unit * before / passes
+            unit /= passes
+        self._places.append(Place(steps, done, done + unit))
+
+    def ends(self) -> List[Place]:
+        """Return the last place, and before it that at half its steps."""
+        last = self._places[-1]
+        return [
+            next(place for place in reversed(self._places) if place.steps <= last.steps / 2 or not place.steps),
+            last,
+        ]
+
+
+def _passes(script_folder: str) -> Iterator[Tuple[Optional[int], Optional[int]]]:
+    """Yield the passes that the loops around the current call have made, and all of each, outermost loop first."""
+    for frame in reversed(list(user_frames(script_folder))):
+        for loop in loops_of(frame):
+            yield _passes_of(loop, frame)
+
+
+def _passes_of(loop: Any, frame: Any) -> Tuple[Optional[int], Optional[int]]:
+    if isinstance(loop, ast.For):
+        return passes_before(loop, frame), iterations(loop, frame)[1]
+    passes, _, counter = while_bound(loop, frame) or (None, False, "")
+    return counted_passes(loop, counter, frame).before, passes
