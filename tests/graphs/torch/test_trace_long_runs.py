@@ -16,6 +16,16 @@ for epoch in range(300):
             optimizer.step()
             optimizer.zero_grad()
 """
+WITHOUT_NUMBERS = """
+data, count = DataLoader(torch.randn(52_000, 8), batch_size=4), 0
+for epoch in range(300):
+    for rows in data:
+        model(rows.to("cuda")).mean().backward()
+        count += 1
+        if count % min(16, 1 + count // 50) == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
 MORE_AFTER_SOME = """
 def fit(most):
     made = 0
@@ -59,7 +69,9 @@ def test_a_run_that_comes_as_far_as_the_source_says_has_its_steps(tmp_path, code
 
 
 @pytest.mark.parametrize(
-    ("code", "steps"), [(ACCUMULATION_THAT_WARMS_UP, 243_750), (MORE_AFTER_SOME, 7_000_000)], ids=["fewer", "more"]
+    ("code", "steps"),
+    [(ACCUMULATION_THAT_WARMS_UP, 243_750), (WITHOUT_NUMBERS, 243_750), (MORE_AFTER_SOME, 7_000_000)],
+    ids=["fewer", "without-numbers", "more"],
 )
 def test_a_run_that_comes_elsewhere_has_the_steps_of_its_course(tmp_path, code, steps):
     job = trace(tmp_path, code)

@@ -1,7 +1,8 @@
 """Iterators of data loaders that end after the traced steps, so that the script goes on to evaluation."""
 
 import contextlib
-from typing import Any, Tuple
+import weakref
+from typing import Any, Optional, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -18,11 +19,21 @@ MEASURED_LOADS, SPREAD_S, MEASURED_S = 8, 0.1, 0.5
 short ones fit into one time slice, which begins with cold caches on a busy machine."""
 
 
+_iterators: Any = weakref.WeakValueDictionary()
+"""The last iterator of each loader, by its identity."""
+
+
+def batches_before(loader: Any) -> Optional[int]:
+    """Return the batches that a loader gave before the current one, ``None`` if no loader gave any."""
+    return _iterators[id(loader)]._num_yielded - 1 if id(loader) in _iterators else None
+
+
 class LimitedIterator:
     """The iterator of a data loader, for a watcher of steps that decides how many batches it gives."""
 
     def __init__(self, watcher: Any, loader: Any, iterator: Any) -> None:
         self.steps, self.loader, self.iterator = watcher, loader, iterator
+        _iterators[id(loader)] = iterator
         self.training = not watcher.evaluating
         self.evaluated, self.is_on_host = 0, False
 

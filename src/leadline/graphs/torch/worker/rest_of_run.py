@@ -33,9 +33,9 @@ from leadline.graphs.torch.worker.session import TraceSession, read_times
 from leadline.graphs.torch.worker.silent_steps import stop_calculating
 from leadline.graphs.torch.worker.training_code import script_folder
 
-PROJECTED_S, TICK_S = 2.0, 0.02
-"""Processor seconds after which a fork that would take too long is ended if it tells how long the run is, and seconds
-between two looks at it."""
+PROJECTED_S, LOOKED_S, TICK_S = 2.0, 6.0, 0.02
+"""Processor seconds after which a fork that would take too long is ended, if it tells how long the run is and if not,
+and seconds between two looks at it."""
 BUSY_FACTOR = 4
 """Wall-clock limit of a fork over its limit in processor seconds."""
 RUNNING, ENDED, FAILED, FAILED_LATER = range(4)
@@ -235,11 +235,10 @@ class RestOfRun:
             while os.waitpid(self._children[place], os.WNOHANG) == (0, 0):
                 now = self._progress(place)
                 first = first or (now if now.used_s else None)
+                is_told = now.projection is not None and now.projection.steps is not None
                 is_slow = (
                     expected is not None
-                    and now.used_s > PROJECTED_S
-                    and now.projection is not None
-                    and now.projection.steps is not None
+                    and now.used_s > (PROJECTED_S if is_told else LOOKED_S)
                     and _end_s(first, now, expected) > self._session.count_s
                 )
                 if is_slow or time.monotonic() - began_s > BUSY_FACTOR * self._session.count_s:

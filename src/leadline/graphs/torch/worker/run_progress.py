@@ -4,6 +4,7 @@ import ast
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 from leadline.graphs.torch.worker.libraries import user_frames
+from leadline.graphs.torch.worker.limited_loaders import batches_before
 from leadline.graphs.torch.worker.loop_bounds import counted_passes, passes_before, while_bound
 from leadline.graphs.torch.worker.loop_lengths import iterations
 from leadline.graphs.torch.worker.loops import loops_of
@@ -91,6 +92,8 @@ def _passes(script_folder: str) -> Iterator[Tuple[Optional[int], Optional[int]]]
 
 def _passes_of(loop: Any, frame: Any) -> Tuple[Optional[int], Optional[int]]:
     if isinstance(loop, ast.For):
-        return passes_before(loop, frame), iterations(loop, frame)[1]
+        iterable, passes = iterations(loop, frame)
+        before = passes_before(loop, frame)
+        return batches_before(iterable) if before is None else before, passes
     passes, _, counter = while_bound(loop, frame) or (None, False, "")
     return counted_passes(loop, counter, frame).before, passes
