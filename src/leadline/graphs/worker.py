@@ -48,8 +48,8 @@ class WorkerAnswer(Frozen):
     ``memory`` is what the compiler of a module plans. ``loop`` and ``trains`` are of the script that called a module,
     and ``weights`` the shape and dtype of each array that it takes gradients for.
 
-    ``asks_values``: Values of tensors may decide what the script does, and the trace had none. ``counted_steps`` are
-    those of the whole run, if they are counted, and ``guesses`` what its guesses of values mean for them.
+    ``asks_values``: Values of tensors may decide what the script does, and the trace had none. ``counted`` is
+    the worker's ``CountedRun`` of all steps, if they are counted.
 
     ``confinement`` is the sentence on what the kernel held back; ``harm`` is the same if any harm was possible.
     """
@@ -58,8 +58,7 @@ class WorkerAnswer(Frozen):
     job: TracedJob | None = None
     compiled: bool = False
     asks_values: bool = False
-    counted_steps: int | None = None
-    guesses: str = ""
+    counted: dict[str, Any] | None = None
     text: str = ""
     loop: LoopFacts | None = None
     trains: bool = True

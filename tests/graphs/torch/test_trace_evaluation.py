@@ -80,6 +80,7 @@ for epoch in range(3):
 """
 
 
+@pytest.mark.usefixtures("_only_read")
 @pytest.mark.parametrize(("every", "batches"), [(4, 25), (15, 20 / 3), (100, None)])
 def test_a_loop_that_evaluates_every_so_many_steps_is_traced_until_it_does(tmp_path, every, batches):
     job = trace(tmp_path, DATA + EVERY_SO_MANY_STEPS.replace("EVERY", str(every)))
@@ -92,6 +93,13 @@ def test_a_loop_that_evaluates_every_so_many_steps_is_traced_until_it_does(tmp_p
         if batches
         else "evaluation is not counted: val_loader was not read after the traced steps"
     ]
+
+
+def test_evaluations_that_the_source_does_not_tell_are_counted_with_the_steps(tmp_path):
+    code = EVERY_SO_MANY_STEPS.replace("steps % EVERY == 0", "steps & (steps - 1) == 0")  # 1, 2, 4 … 32 of 60 steps
+    job = trace(tmp_path, DATA + code)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (20, 3)
+    assert job.loop.evaluation_batches_per_epoch == 6 * 5 / 3
 
 
 def test_inference_has_the_length_and_the_loading_of_its_loader(tmp_path):

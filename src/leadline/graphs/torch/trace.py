@@ -88,8 +88,8 @@ def _answer(
         reasons, device_type = [answer.failure.reason], "cpu"
         answer = _twice(attempt("cpu"))
     if answer.asks_values and not _asks(answer, "cpu") and values_s:
-        counted: dict[str, Any] = {"count_s": 0.0, "counted_steps": answer.counted_steps, "guesses": answer.guesses}
-        valued = _twice(attempt(device_type, values=True, **counted, **_limits(values_s)))
+        known = {"count_s": 0.0, "counted": answer.counted, **_limits(values_s)}
+        valued = _twice(attempt(device_type, values=True, **known))
         if not valued.failure:
             return valued, [*reasons, VALUES_NOTE]
     if _asks(answer, "calculated") and answer.failure:

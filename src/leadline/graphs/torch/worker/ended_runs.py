@@ -1,7 +1,7 @@
 """Steps of a run whose end is known: the script ended in the trace, or its rest ran without calculations."""
 
 import enum
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from leadline.graphs.torch.worker.loops import EnclosingLoop
 from leadline.graphs.torch.worker.run_progress import Projection
@@ -66,7 +66,21 @@ class CountedRun(NamedTuple):
 
     steps: int
     guesses: Guesses
+    evaluated: int = 0
+    """Batches that were evaluated after a first step."""
     projection: Optional[Projection] = None
+
+    def document(self) -> Dict[str, Any]:
+        """Return what ``read`` reads again."""
+        return {**self._asdict(), "guesses": self.guesses.value}
+
+    @classmethod
+    def read(cls, document: Optional[Dict[str, Any]]) -> "Optional[CountedRun]":
+        """Return the run of a document, if there is one."""
+        if document is None:
+            return None
+        projection = Projection(*document["projection"]) if document["projection"] else None
+        return cls(**{**document, "guesses": Guesses(document["guesses"]), "projection": projection})
 
 
 def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read: Lengths, notes: List[str]) -> Lengths:

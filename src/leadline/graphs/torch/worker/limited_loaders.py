@@ -45,7 +45,9 @@ class LimitedIterator:
 
     def __next__(self) -> Any:
         if self.steps.rest.is_fork:
-            return next(self.iterator)
+            batch = next(self.iterator)
+            self.steps.rest.count_evaluation()
+            return batch
         self.steps.before_batch(self.loader, self)
         if self.training and torch.is_grad_enabled() and self.steps.batches.plans_for(self.loader):
             batch = self.steps.batches.next(self.iterator)
@@ -61,6 +63,7 @@ class LimitedIterator:
             self.steps.batches.record(self.loader, batch)
         else:
             self.steps.loads[INFERENCE if self.training else EVALUATION].append(load)
+            self.steps.rest.count_evaluation()
         return batch
 
     def _load(self) -> Tuple[Any, MeasuredLoad]:

@@ -68,11 +68,14 @@ def infer_loop_facts(observed: LoopObservations, run: Optional[CountedRun] = Non
     loops = step.loops if step and not observed.framework else []
     facts["steps_per_epoch"], facts["epochs"] = correct_lengths(run, loops, read, on_lengths)
     notes += on_lengths
-    facts["evaluation_batches_per_epoch"] = evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
-    if observed.steps_frozen:
-        notes.append("the optimizer holds weights without gradients, which are assumed to stay frozen")
     steps = (facts["steps_per_epoch"] or 0) * (facts["epochs"] or 0)
     is_counted = run is not None and run.guesses is not Guesses.TRACED and round(steps) == run.steps
+    if run is not None and is_counted and run.evaluated:
+        facts["evaluation_batches_per_epoch"] = run.evaluated / facts["epochs"]
+    else:
+        facts["evaluation_batches_per_epoch"] = evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
+    if observed.steps_frozen:
+        notes.append("the optimizer holds weights without gradients, which are assumed to stay frozen")
     if observed.later and not is_counted:
         notes.append(
             f"the script trains again in {observed.later}: only the first loop is counted, the rest is unknown"

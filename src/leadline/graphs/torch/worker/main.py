@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, NoReturn, Optional
 
 from leadline.graphs.torch.worker.confinement import Confinement
-from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses
+from leadline.graphs.torch.worker.ended_runs import CountedRun
 from leadline.graphs.torch.worker.expressions import MOST_COUNT
 from leadline.graphs.torch.worker.libraries import last_user_line
 from leadline.graphs.torch.worker.session import COMPILER, ScriptFailure, StopTrace, TraceSession
@@ -44,8 +44,7 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     session.real = bool(session.calculates)
     session.world_size, session.local_size = request["world_size"], request["local_size"]
     session.limit_s, session.count_s = request["timeout_s"], request.get("count_s", 0.0)
-    if request.get("counted_steps") is not None:
-        session.counted = CountedRun(request["counted_steps"], Guesses(request["guesses"]))
+    session.counted = CountedRun.read(request.get("counted"))
     session.caches_refused = confinement.refuses_writes
     try:
         answer = trace_request(session, request)
@@ -61,7 +60,7 @@ def _add_requests(answer: Dict[str, Any], session: TraceSession) -> None:
     from leadline.graphs.torch.worker.computed_values import asks_values, weights_fit
 
     if session.counted is not None:
-        answer["counted_steps"], answer["guesses"] = session.counted.steps, session.counted.guesses.value
+        answer["counted"] = session.counted.document()
     if not (session.with_values or session.calculates):
         answer["asks_values"] = asks_values(session, has_failed="failure" in answer)
     if answer.get("failure", {}).get("retry") == CALCULATED and not weights_fit(session):

@@ -41,7 +41,7 @@ BUSY_FACTOR = 4
 RUNNING, ENDED, FAILED, FAILED_LATER = range(4)
 UNCLEAR = -1
 """Steps that cannot be told."""
-FIELDS = struct.Struct("<qqqddqqddqdd")
+FIELDS = struct.Struct("<qqqqddqqddqdd")
 """What a fork writes down at each step."""
 TEXT_AT, LONGEST_TEXT = 2 * FIELDS.size, 600
 """Place and bytes of the text that tells why the first fork failed."""
@@ -52,7 +52,7 @@ LEAST_STEPS, WATCHING_S = 20, 0.25e-3
 
 
 class ForkProgress(NamedTuple):
-    """State of a fork, its steps so far, whether it read a value that it had to guess, and its processor seconds.
+    """State of a fork, its steps and evaluated batches, whether it read a value that it guessed, and processor seconds.
 
     ``work_s``: Seconds of the script itself until ``work_steps``, without those of loading, of PyTorch's operations and
     of the trace. ``first`` and ``last``: Places from which the steps of the whole run are projected.
@@ -60,6 +60,7 @@ class ForkProgress(NamedTuple):
 
     state: int
     steps: int
+    evaluated: int
     has_guessed: bool
     used_s: float
     work_s: float
@@ -88,6 +89,8 @@ class RestOfRun:
         self.place: Optional[int] = None
         """Which of the forks this process is."""
         self.counts = StepCounts()
+        self.evaluated = 0
+        """Batches of loaders that were read without gradients after a first step."""
         self._passed_s = self.slept_s = self._handled_s = self._work_s = 0.0
         """Seconds of loading and of calls that did not run, those that the script would sleep, and those of operations
         before the fork."""
@@ -162,6 +165,10 @@ class RestOfRun:
             if time.process_time() > self._session.count_s:  # the kernel's limit counts clock ticks
                 os._exit(0)
 
+    def count_evaluation(self) -> None:
+        """Count a batch that is evaluated, if it is one."""
+        self.evaluated += bool(self.counts.steps) and not torch.is_grad_enabled()
+
     def _report(self, state: int) -> None:
         total = self.counts.total()
         if state != RUNNING or not self.counts.steps % WORK_EVERY:
@@ -169,7 +176,8 @@ class RestOfRun:
             self._work_s = needed_s + self.slept_s - self._passed_s - (self.recorder.handled_s - self._handled_s)
             self._work_steps = total or 0
         guessed, used_s = fake_tensors.GUESSED[0], time.process_time()
-        values = state, UNCLEAR if total is None else total, guessed, used_s, self._work_s, self._work_steps
+        made = UNCLEAR if total is None else total, self.evaluated
+        values = state, *made, guessed, used_s, self._work_s, self._work_steps
         places = itertools.chain.from_iterable(self._course.ends())
         FIELDS.pack_into(self._fields, (self.place or 0) * FIELDS.size, *values, *places)
 
@@ -186,7 +194,7 @@ class RestOfRun:
         self._later = FAILED if trains_later else ENDED
         found = self._result(0, read)
         if found.state == ENDED and found.steps != UNCLEAR and (found.steps == read or not found.has_guessed):
-            return CountedRun(found.steps, Guesses.NONE)
+            return CountedRun(found.steps, Guesses.NONE, found.evaluated)
         other = None
         if found.state != RUNNING and found.steps != UNCLEAR:
             os.write(self._turn, b"1")
@@ -210,17 +218,17 @@ class RestOfRun:
         ended = [each for each in (found, other) if each is not None and each.state == ENDED]
         if len(ended) == 2:
             is_same = ended[0].steps == ended[1].steps
-            return CountedRun(found.steps, Guesses.ALIKE if is_same else Guesses.DIFFERENT)
+            return CountedRun(found.steps, Guesses.ALIKE if is_same else Guesses.DIFFERENT, found.evaluated)
         if found.state == FAILED and ended:  # the first may have failed by its guesses
-            return CountedRun(ended[0].steps, Guesses.ONE)
+            return CountedRun(ended[0].steps, Guesses.ONE, ended[0].evaluated)
         if found.state == FAILED:
             self._note_failure(found)
         if found.state != ENDED and read is not None and found.steps > read:
             return CountedRun(found.steps, Guesses.MORE)
         if ended:
-            return CountedRun(found.steps, Guesses.DIFFERENT)
+            return CountedRun(found.steps, Guesses.DIFFERENT, found.evaluated)
         projection = found.projection if found.state == RUNNING else None
-        return None if projection is None else CountedRun(found.steps, Guesses.PROJECTED, projection)
+        return None if projection is None else CountedRun(found.steps, Guesses.PROJECTED, 0, projection)
 
     def work_s(self) -> Optional[float]:
         """Return the seconds of a step that the script spends outside PyTorch; ``None`` if too few were made."""
