@@ -2,7 +2,7 @@
 
 import pytest
 
-from leadline.graphs.torch.worker.run_progress import Place, Projection, RunProgress, project
+from leadline.graphs.torch.worker.run_progress import Position, Projection, RunProgress, project
 from tests.graphs.torch.test_trace_counted_runs import steps_of, trace
 
 ACCUMULATION_THAT_WARMS_UP = """
@@ -80,18 +80,18 @@ def test_a_run_that_comes_elsewhere_has_the_steps_of_its_course(tmp_path, code, 
 
 
 def test_the_course_is_that_between_two_places():
-    found = project(Place(100, 0.10, 0.11), Place(300, 0.30, 0.31))
+    found = project(Position(100, 0.10, 0.11), Position(300, 0.30, 0.31))
     assert found is not None
-    assert found.low == pytest.approx(300 + 200 / 0.21 * 0.69)
-    assert found.high == pytest.approx(300 + 200 / 0.19 * 0.70)
+    assert found.low == pytest.approx(300 + 199 / 0.21 * 0.69)
+    assert found.high == pytest.approx(300 + 201 / 0.19 * 0.70)
     assert (found.steps, found.holds(1000), found.holds(1200), found.holds(900)) == (997, True, False, False)
 
 
-@pytest.mark.parametrize("last", [Place(300, 0.10, 0.11), Place(100, 0.30, 0.31), Place()])
+@pytest.mark.parametrize("last", [Position(300, 0.10, 0.11), Position(100, 0.30, 0.31), Position()])
 def test_nothing_is_told_within_the_first_pass(last):
-    assert project(Place(100, 0.10, 0.11), last) is None
+    assert project(Position(100, 0.10, 0.11), last) is None
 
 
 def test_limits_far_from_each_other_tell_no_number():
     assert Projection(100, 130).steps is None
-    assert RunProgress().ends() == [Place(), Place()]
+    assert RunProgress().ends() == [Position(), Position()]

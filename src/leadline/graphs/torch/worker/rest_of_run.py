@@ -28,7 +28,7 @@ from leadline.graphs.torch.worker.libraries import user_frames
 from leadline.graphs.torch.worker.loops import loops_of
 from leadline.graphs.torch.worker.recorder import Recorder
 from leadline.graphs.torch.worker.repeated_calls import describe_call, make_result, shapes_of
-from leadline.graphs.torch.worker.run_progress import Place, Projection, RunProgress, project
+from leadline.graphs.torch.worker.run_progress import Position, Projection, RunProgress, project
 from leadline.graphs.torch.worker.session import TraceSession, read_times
 from leadline.graphs.torch.worker.silent_steps import stop_calculating
 from leadline.graphs.torch.worker.training_code import script_folder
@@ -44,7 +44,7 @@ UNCLEAR = -1
 FIELDS = struct.Struct("<qqqqddqqddqdd")
 """What a fork writes down at each step."""
 TEXT_AT, LONGEST_TEXT = 2 * FIELDS.size, 600
-"""Place and bytes of the text that tells why the first fork failed."""
+"""Position and bytes of the text that tells why the first fork failed."""
 WORK_EVERY = 16
 """Steps after which the clocks are read again."""
 LEAST_STEPS, WATCHING_S = 20, 0.25e-3
@@ -65,8 +65,8 @@ class ForkProgress(NamedTuple):
     used_s: float
     work_s: float
     work_steps: int
-    first: Place
-    last: Place
+    first: Position
+    last: Position
 
     @property
     def projection(self) -> Optional[Projection]:
@@ -183,7 +183,7 @@ class RestOfRun:
 
     def _progress(self, place: int) -> ForkProgress:
         *values, n, done, most, later_n, later_done, later_most = FIELDS.unpack_from(self._fields, place * FIELDS.size)
-        return ForkProgress._make([*values, Place(n, done, most), Place(later_n, later_done, later_most)])
+        return ForkProgress._make([*values, Position(n, done, most), Position(later_n, later_done, later_most)])
 
     def wait(self, read: Optional[float], *, trains_later: bool) -> Optional[CountedRun]:
         """Return the steps that the forks count, ``None`` if they stay unknown.

@@ -19,7 +19,7 @@ TOLERANCE = 1.03
 """Ratio of steps that are alike: a pass at the end may be shorter."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Steps made, and the share of the loops around them that is done, which is between ``done`` and ``at_most``."""
 
     steps: int = 0
@@ -43,20 +43,21 @@ class Projection(NamedTuple):
         return self.low / TOLERANCE <= steps <= self.high * TOLERANCE
 
 
-def project(first: Place, last: Place) -> Optional[Projection]:
+def project(first: Position, last: Position) -> Optional[Projection]:
     """Return what two places tell of the whole run, ``None`` if the second may be within the first pass."""
-    made, left = last.steps - first.steps, 1 - last.at_most
+    made, left = last.steps - first.steps, max(1 - last.at_most, 0.0)
     least, most = last.done - first.at_most, last.at_most - first.done
     if least <= 0 or made <= 0:
         return None
-    return Projection(last.steps + made / most * max(left, 0.0), last.steps + made / least * (1 - last.done))
+    # A step more or less may have been due.
+    return Projection(last.steps + (made - 1) / most * left, last.steps + (made + 1) / least * (1 - last.done))
 
 
 class RunProgress:
     """Places of a run at growing numbers of steps."""
 
     def __init__(self) -> None:
-        self._places = [Place()]
+        self._places = [Position()]
         self._next = LEAST
 
     def is_due(self, steps: int) -> bool:
@@ -72,9 +73,9 @@ class RunProgress:
                 break
             done += unit * before / passes
             unit /= passes
-        self._places.append(Place(steps, done, done + unit))
+        self._places.append(Position(steps, done, done + unit))
 
-    def ends(self) -> List[Place]:
+    def ends(self) -> List[Position]:
         """Return the last place, and before it that at half its steps."""
         last = self._places[-1]
         return [
