@@ -333,6 +333,9 @@ def test_what_a_script_checks_of_its_data_is_true(tmp_path):
             scores = net.layer(torch.rand(64, 6).cuda())
             if len(torch.unique(scores.argmax(1))) > 4:
                 raise ValueError("more classes than scores")
+            rows, columns = torch.nonzero(scores > 0, as_tuple=True)
+            if len(torch.unique(columns)) > 4 or len(torch.unique(columns * 64 + rows)) > 64 * 4:
+                raise ValueError("more columns than scores")
             scores.sum().backward()
             optimizer.step()
         """,
