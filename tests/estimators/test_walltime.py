@@ -205,6 +205,7 @@ def test_a_scripts_own_imports_lengthen_the_start_in_proportion():
     known = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
     assert startup_interval(known, LoopFacts()).point == 2.5
     assert startup_interval(known, LoopFacts(script_s=0.7, framework_s=1.4)).point == 3.5
+    assert startup_interval(known, LoopFacts(script_s=0.1, framework_s=1e-6)).point == 4.5  # no import is so short
 
 
 def test_a_calibrated_loader_is_priced_by_the_batch_and_by_the_sample_if_there_is_data():

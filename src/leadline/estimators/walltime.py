@@ -22,8 +22,9 @@ LOAD_BYTES_PER_S = 150e6
 # machine of the trace, which is calibrated, only caches and other jobs change it.
 LOAD_SPREAD, LOCAL_LOAD_SPREAD = 2.0, 1.5
 
-# Import of torch from a cluster's shared file system, where nothing was measured; an assumption.
-FRAMEWORK_IMPORT_S = 3.0
+# Import of torch from a cluster's shared file system, where nothing was measured, and the shortest that there is.
+# Both are assumptions.
+FRAMEWORK_IMPORT_S, LEAST_IMPORT_S = 3.0, 0.1
 
 
 class JobLength(Frozen):
@@ -209,7 +210,7 @@ def startup_interval(device: Device, loop: LoopFacts) -> Interval:
     if device.kind is DeviceKind.CPU and device.calibration:
         figures = {**figures, **loop.start_up}
     import_s = figures.get("framework_import_s")
-    script_share = loop.script_s / loop.framework_s if loop.script_s and loop.framework_s else 0.0
+    script_share = (loop.script_s or 0.0) / max(loop.framework_s, LEAST_IMPORT_S) if loop.framework_s else 0.0
     if import_s is None:
         begin, own_s = START_S[device.kind], script_share * FRAMEWORK_IMPORT_S
         return Interval(begin.point + own_s, begin.low + own_s / 3, begin.high + own_s * 3, begin.level)

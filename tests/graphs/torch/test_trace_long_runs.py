@@ -2,7 +2,8 @@
 
 import pytest
 
-from leadline.graphs.torch.worker.run_progress import Position, Projection, RunProgress, project
+from leadline.graphs.torch.worker.projection import Position, Projection, project
+from leadline.graphs.torch.worker.run_progress import RunProgress
 from tests.graphs.torch.test_trace_counted_runs import steps_of, trace
 
 ACCUMULATION_THAT_WARMS_UP = """

@@ -4,7 +4,7 @@ import enum
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from leadline.graphs.torch.worker.loops import EnclosingLoop
-from leadline.graphs.torch.worker.run_progress import Projection
+from leadline.graphs.torch.worker.projection import Projection
 
 Lengths = Tuple[Optional[int], Optional[float]]
 """Steps per epoch, and epochs."""

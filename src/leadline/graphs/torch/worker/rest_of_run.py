@@ -26,9 +26,10 @@ from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses, StepCounts
 from leadline.graphs.torch.worker.libraries import user_frames
 from leadline.graphs.torch.worker.loops import loops_of
+from leadline.graphs.torch.worker.projection import Position, Projection, project
 from leadline.graphs.torch.worker.recorder import Recorder
 from leadline.graphs.torch.worker.repeated_calls import describe_call, make_result, shapes_of
-from leadline.graphs.torch.worker.run_progress import Position, Projection, RunProgress, project
+from leadline.graphs.torch.worker.run_progress import RunProgress
 from leadline.graphs.torch.worker.session import TraceSession, read_times
 from leadline.graphs.torch.worker.silent_steps import stop_calculating
 from leadline.graphs.torch.worker.training_code import script_folder
