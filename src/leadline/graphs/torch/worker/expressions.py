@@ -59,9 +59,9 @@ def read_locals(frame: Any) -> Dict[str, Any]:
 
 
 def imagined_frame(names: Dict[str, Any], scope_globals: Dict[str, Any], path: str) -> Any:
-    """Return what stands for a frame with these variables, of code in a file that need not run."""
+    """Return what stands for a frame with these variables, before the first line of a file that need not run."""
     code = types.SimpleNamespace(co_flags=0, co_filename=path)
-    return types.SimpleNamespace(f_locals=names, f_globals=scope_globals, f_code=code)
+    return types.SimpleNamespace(f_locals=names, f_globals=scope_globals, f_code=code, f_lineno=0)
 
 
 def evaluate(node: Any, frame: Any) -> Any:

@@ -162,7 +162,7 @@ def break_bound(loop: Any, frame: Any) -> Optional[Tuple[int, bool, str]]:
     for node in _exits(loop, frame):
         bound = find_comparison(node.test, loop, frame, operators, observed_counter)
         if bound is not None:  # a variable is still what it was at the step, while an attribute may count that step
-            return bound[0] + int("." not in bound[2] and node.lineno > getattr(frame, "f_lineno", 0)), *bound[1:]
+            return bound[0] + int("." not in bound[2] and node.lineno > frame.f_lineno), *bound[1:]
     return None
 
 
@@ -186,7 +186,8 @@ def passes_before(loop: Any, frame: Any) -> Optional[int]:
         return None  # as of `_`, a counter and a part of the batch
     parts: List[Any] = [node for statement in loop.body for node in ast.walk(statement)]
     targets = [[node.target] if isinstance(node, ast.For) else getattr(node, "targets", []) for node in parts]
-    if any(getattr(part, "id", "") == name for each in targets for target in each for part in ast.walk(target)):
+    assigned = [part for each in targets for target in each for part in ast.walk(target) if isinstance(part, ast.Name)]
+    if any(part.id == name and isinstance(part.ctx, ast.Store) for part in assigned):
         return None  # as of `_`, which several loops assign
     try:
         counted = read_counter(loop, name, frame)
@@ -235,7 +236,7 @@ def _extra_rounds(loop: Any, test: ast.If, counter: str, frame: Any) -> int:
     """Return the passes of the current line beyond those of a test that follows both the line and the increment."""
     # The loop itself increments its variable, whatever else adds to it in each pass.
     nodes: Iterator[Any] = iter(()) if is_variable_of(loop, counter) else ast.walk(loop)
-    line = getattr(frame, "f_lineno", 0)
+    line = frame.f_lineno
     is_own = counter.startswith("self.") and not is_variable_of(loop, counter)
     elsewhere = line if is_own else math.inf  # a method that the current line calls counts
     increment = next((node.lineno for node in nodes if counter in map(target_name, changed_targets(node))), elsewhere)

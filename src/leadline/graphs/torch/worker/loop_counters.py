@@ -56,7 +56,7 @@ def read_counter(loop: Any, name: str, frame: Any) -> Optional[Tuple[bool, float
         conditions = [part for part in conditions if not source_text(part.test, frame).endswith("sync_gradients")]
         if not all(_same_branch(part, line, frame.f_lineno) for part in conditions):
             return None
-        is_counted = is_around(loop, line) and line < getattr(frame, "f_lineno", 0)
+        is_counted = is_around(loop, line) and line < frame.f_lineno
         is_within = bool(around) or any(map(_is_conditional, changes))
         return is_within, _first_value(name, loop, frame, increments[0] if is_counted else 0), increments[0]
     except UnreadableExpression:

@@ -21,7 +21,6 @@ from leadline.graphs.torch.worker.object_sizes import object_bytes
 torch: Any = sys.modules.get("torch")
 """None in the trace of a JAX script, which needs no PyTorch."""
 
-
 WATCHED_FOR_BATCHES = 3
 """Steps without a new batch between them that show a training on one batch."""
 EPOCH_OPTIONS = (
@@ -286,6 +285,9 @@ def _epochs(
     if outer and all(loop.times is not None for loop in outer):
         first = observed.updates[0].loops[:1] if observed.updates else []  # the first backward pass of any kind
         idle = (first[0].position or 0) if same_loop(first, outer[:1]) else 0
+        if idle and len(outer) > 1 and {each.loops[0].position for each in observed.steps if each.loops} == {idle}:
+            notes.append(f"pass {idle + 1:,} of {outer[0].place} is the first with a step: which others are is unknown")
+            return per_epoch, None
         passes = [max(1, (outer[0].times or 1) - idle), *(loop.times or 1 for loop in outer[1:])]
         epochs = math.prod(passes)
         locations = " and ".join(f"{loop.place}" for loop in outer)

@@ -237,7 +237,8 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> bool:
         watch.forward = {"parameters": parameters, "batch": len(samples), "module": type(module).__name__}
         return True
     batch_first = [element.batch_first for element in module.modules() if isinstance(element, SEQUENCE_LAYERS)]
-    batch_axis = 1 if batch_first and not any(batch_first) and tensor.dim() > 1 else 0
+    least = 3 if tensor.is_floating_point() else 2  # flat rows of features, which a model folds itself, have no time
+    batch_axis = 1 if batch_first and not any(batch_first) and tensor.dim() >= least else 0
     sizes = tuple(map(int, tensor.shape))
     watch.forward = {"parameters": parameters, "batch": sizes[batch_axis], "module": type(module).__name__}
     watch.forward["first"] = sizes[0] if batch_axis else None

@@ -1,6 +1,6 @@
 """Steps of a whole run that is too long to be counted, by how far its first steps brought it through its loops."""
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Sequence
 
 TIGHT = 1.2
 """Upper over lower limit of steps, up to which they are told."""
@@ -17,26 +17,42 @@ class Position(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """Limits of the steps of a whole run, if it goes on as in the second half of the steps that it made."""
+    """Limits of the steps of a whole run, if it goes on as it did."""
 
     low: float
+    likely: float
     high: float
 
     @property
     def steps(self) -> Optional[int]:
-        """Return the steps, ``None`` if the limits are far from each other."""
-        return round((self.low + self.high) / 2) if self.high <= TIGHT * self.low else None
+        """Return the likely steps, ``None`` if the limits are far from each other."""
+        return round(self.likely) if self.high <= TIGHT * self.low else None
 
     def holds(self, steps: float) -> bool:
         """Return whether a whole run may have so many steps."""
         return self.low / TOLERANCE <= steps <= self.high * TOLERANCE
 
 
-def project(first: Position, last: Position) -> Optional[Projection]:
-    """Return what two places tell of the whole run, ``None`` if the second may be within the first pass."""
+def project(course: Sequence[Position]) -> Optional[Projection]:
+    """Return what the positions of a run tell of the whole one, ``None`` if the last may be within the first pass.
+
+    The run goes on as between the last position and those at an eighth to a half of its steps. Where steps come in
+    rounds, these tell different numbers.
+    """
+    last = course[-1]
+    early = [place for place in course if last.steps / 8 <= place.steps <= last.steps / 2]
+    found = [_between(place, last) for place in early or course[:1]]
+    limits = [projection for projection in found if projection is not None]
+    if len(limits) < len(found):
+        return None
+    return Projection(min(each.low for each in limits), limits[-1].likely, max(each.high for each in limits))
+
+
+def _between(first: Position, last: Position) -> Optional[Projection]:
     made, left = last.steps - first.steps, max(1 - last.at_most, 0.0)
     least, most = last.done - first.at_most, last.at_most - first.done
     if least <= 0 or made <= 0:
         return None
     # A step more or less may have been due.
-    return Projection(last.steps + (made - 1) / most * left, last.steps + (made + 1) / least * (1 - last.done))
+    low, high = last.steps + (made - 1) / most * left, last.steps + (made + 1) / least * (1 - last.done)
+    return Projection(low, (low + high) / 2, high)

@@ -26,7 +26,7 @@ from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses, StepCounts
 from leadline.graphs.torch.worker.libraries import user_frames
 from leadline.graphs.torch.worker.loops import loops_of
-from leadline.graphs.torch.worker.projection import Position, Projection, project
+from leadline.graphs.torch.worker.projection import Projection, project
 from leadline.graphs.torch.worker.recorder import Recorder
 from leadline.graphs.torch.worker.repeated_calls import describe_call, make_result, shapes_of
 from leadline.graphs.torch.worker.run_progress import RunProgress
@@ -42,7 +42,7 @@ BUSY_FACTOR = 4
 RUNNING, ENDED, FAILED, FAILED_LATER = range(4)
 UNCLEAR = -1
 """Steps that cannot be told."""
-FIELDS = struct.Struct("<qqqqddqqddqdd")
+FIELDS = struct.Struct("<qqqqddqddd")
 """What a fork writes down at each step."""
 TEXT_AT, LONGEST_TEXT = 2 * FIELDS.size, 600
 """Position and bytes of the text that tells why the first fork failed."""
@@ -56,7 +56,7 @@ class ForkProgress(NamedTuple):
     """State of a fork, its steps and evaluated batches, whether it read a value that it guessed, and processor seconds.
 
     ``work_s``: Seconds of the script itself until ``work_steps``, without those of loading, of PyTorch's operations and
-    of the trace. ``first`` and ``last``: Places from which the steps of the whole run are projected.
+    of the trace. ``projection``: The steps of the whole run, as far as the course of the fork tells.
     """
 
     state: int
@@ -66,13 +66,7 @@ class ForkProgress(NamedTuple):
     used_s: float
     work_s: float
     work_steps: int
-    first: Position
-    last: Position
-
-    @property
-    def projection(self) -> Optional[Projection]:
-        """Return the steps of the whole run, as far as these tell."""
-        return project(self.first, self.last) if self.steps != UNCLEAR else None
+    projection: Optional[Projection]
 
 
 class RestOfRun:
@@ -97,6 +91,7 @@ class RestOfRun:
         before the fork."""
         self._work_steps = 0
         self._course = RunProgress()
+        self._projection: Optional[Projection] = None
         self._began = read_times()
         self._is_within = False
         """A call that no earlier one tells runs."""
@@ -159,9 +154,10 @@ class RestOfRun:
         """Count a step of an optimizer, or a backward pass of a script without one."""
         self.counts.add(optimizer)
         if self.is_fork:
-            if self._course.is_due(self.counts.steps):
+            if self._course.is_due(self.counts.steps, time.process_time()):
                 with self.passing():
                     self._course.add(self.counts.total() or 0, script_folder())
+                    self._projection = project(self._course.course)
             self._report(RUNNING)
             if time.process_time() > self._session.count_s:  # the kernel's limit counts clock ticks
                 os._exit(0)
@@ -179,12 +175,13 @@ class RestOfRun:
         guessed, used_s = fake_tensors.GUESSED[0], time.process_time()
         made = UNCLEAR if total is None else total, self.evaluated
         values = state, *made, guessed, used_s, self._work_s, self._work_steps
-        places = itertools.chain.from_iterable(self._course.ends())
-        FIELDS.pack_into(self._fields, (self.place or 0) * FIELDS.size, *values, *places)
+        limits = self._projection or (0.0, 0.0, 0.0)
+        FIELDS.pack_into(self._fields, (self.place or 0) * FIELDS.size, *values, *limits)
 
     def _progress(self, place: int) -> ForkProgress:
-        *values, n, done, most, later_n, later_done, later_most = FIELDS.unpack_from(self._fields, place * FIELDS.size)
-        return ForkProgress._make([*values, Position(n, done, most), Position(later_n, later_done, later_most)])
+        *values, low, likely, high = FIELDS.unpack_from(self._fields, place * FIELDS.size)
+        is_told = high and values[1] != UNCLEAR
+        return ForkProgress._make([*values, Projection(low, likely, high) if is_told else None])
 
     def wait(self, read: Optional[float], *, trains_later: bool) -> Optional[CountedRun]:
         """Return the steps that the forks count, ``None`` if they stay unknown.
@@ -244,10 +241,9 @@ class RestOfRun:
             while os.waitpid(self._children[place], os.WNOHANG) == (0, 0):
                 now = self._progress(place)
                 first = first or (now if now.used_s else None)
-                is_told = now.projection is not None and now.projection.steps is not None
                 is_slow = (
                     expected is not None
-                    and now.used_s > (PROJECTED_S if is_told else LOOKED_S)
+                    and now.used_s > _looked_s(now, expected)
                     and _end_s(first, now, expected) > self._session.count_s
                 )
                 if is_slow or time.monotonic() - began_s > BUSY_FACTOR * self._session.count_s:
@@ -320,6 +316,13 @@ class RestOfRun:
         if not shapes:
             self._seen.append(value)  # its identity is not given to another object
         return type(value), *(shapes or [id(value)])
+
+
+def _looked_s(now: ForkProgress, expected: float) -> float:
+    """Return the processor seconds after which a fork that takes too long has told what it can."""
+    if now.projection is None or now.projection.steps is not None:
+        return LOOKED_S if now.projection is None else PROJECTED_S
+    return LOOKED_S if now.projection.holds(expected) else math.inf
 
 
 def _end_s(first: Optional[ForkProgress], now: ForkProgress, expected: float) -> float:

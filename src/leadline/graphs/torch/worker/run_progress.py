@@ -3,7 +3,7 @@
 import ast
 from typing import Any, Iterator, List, Optional, Tuple
 
-from leadline.graphs.torch.worker.libraries import user_frames
+from leadline.graphs.torch.worker.libraries import frame_key, library_frames, user_frames
 from leadline.graphs.torch.worker.limited_loaders import batches_before
 from leadline.graphs.torch.worker.loop_bounds import counted_passes, passes_before, while_bound
 from leadline.graphs.torch.worker.loop_lengths import iterations
@@ -14,44 +14,56 @@ GROWTH = 1.25
 """Ratio of the steps at which the loops are read. Reading takes as long as some steps."""
 LEAST = 16
 """Steps from which it is read: earlier ones may warm up."""
+SELDOM_S = 0.5
+"""Processor seconds after which it is read in any case."""
 
 
 class RunProgress:
-    """Places of a run at growing numbers of steps."""
+    """Positions of a run at growing numbers of steps."""
 
     def __init__(self) -> None:
-        self._places = [Position()]
-        self._next = LEAST
+        self.course = [Position()]
+        self._next, self._next_s = LEAST, 0.0
+        self._first: List[Optional[int]] = []
+        """Passes of each loop before that of the first position."""
 
-    def is_due(self, steps: int) -> bool:
+    def is_due(self, steps: int, used_s: float) -> bool:
         """Return whether the loops are to be read at this step."""
-        return steps >= self._next
+        is_due = steps >= self._next or (steps >= LEAST and used_s >= self._next_s)
+        if is_due:
+            self._next, self._next_s = max(steps + 1, int(steps * GROWTH)), used_s + SELDOM_S
+        return is_due
 
     def add(self, steps: int, script_folder: str) -> None:
-        """Add the place at a step, which runs now."""
-        self._next = max(steps + 1, int(steps * GROWTH))
-        done, unit = 0.0, 1.0
-        for before, passes in _passes(script_folder):
-            if before is None or not passes or not 0 <= before < passes:
-                break
-            done += unit * before / passes
-            unit /= passes
-        self._places.append(Position(steps, done, done + unit))
+        """Add the position of a step, which runs now.
 
-    def ends(self) -> List[Position]:
-        """Return the last place, and before it that at half its steps."""
-        last = self._places[-1]
-        return [
-            next(place for place in reversed(self._places) if place.steps <= last.steps / 2 or not place.steps),
-            last,
-        ]
+        Within the first pass with steps, if it is not the first of all, nothing tells that each one has steps.
+        """
+        done, unit, passes = 0.0, 1.0, list(_passes(script_folder))
+        self._first = self._first or [before for before, _ in passes]
+        for (before, times), first in zip(passes, self._first):  # noqa: B905 - Python 3.9 has no strict
+            if before is None or not times or not 0 <= before < times:
+                break
+            done += unit * before / times
+            unit /= times
+            if before and before == first:
+                break
+        self.course.append(Position(steps, done, done + unit))
 
 
 def _passes(script_folder: str) -> Iterator[Tuple[Optional[int], Optional[int]]]:
-    """Yield the passes that the loops around the current call have made, and all of each, outermost loop first."""
-    for frame in reversed(list(user_frames(script_folder))):
+    """Yield the passes that the loops around the current call have made, and all of each, outermost loop first.
+
+    A library's loop without a known end that calls the script, as that of a command line, is left out.
+    """
+    libraries = library_frames(script_folder)
+    is_around = True
+    for frame in reversed(list(user_frames(script_folder, None, libraries))):
+        is_around &= frame_key(frame) in libraries
         for loop in loops_of(frame):
-            yield _passes_of(loop, frame)
+            before, passes = _passes_of(loop, frame)
+            if passes is not None or not is_around:
+                yield before, passes
 
 
 def _passes_of(loop: Any, frame: Any) -> Tuple[Optional[int], Optional[int]]:
