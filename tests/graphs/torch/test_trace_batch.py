@@ -100,6 +100,45 @@ def test_a_list_of_objects_is_as_many_samples(tmp_path: Path, sample: str) -> No
     assert trace_code(tmp_path, code).loop.batch == 6
 
 
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        ("Named()", "({'a': torch.rand(6, 4), 'b': torch.rand(6, 4)}, {'y': torch.rand(6, 1)})"),
+        ("Folding()", "torch.rand(6, 4)"),
+    ],
+)
+def test_named_inputs_and_rows_that_a_model_folds_itself_are_no_samples(
+    tmp_path: Path, model: str, inputs: str
+) -> None:
+    code = f"""
+    import torch
+
+    class Named(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def forward(self, both):
+            return self.layer(both[0]["a"] + both[0]["b"]) - both[1]["y"]
+
+    class Folding(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = torch.nn.GRU(4, 1)
+
+        def forward(self, rows):
+            return self.rnn(rows.view(2, 3, 4))[0]
+
+    model = {model}.cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(9):
+        model(torch.utils._pytree.tree_map(lambda x: x.cuda(), {inputs})).sum().backward()
+        optimizer.step()
+        print(torch.cuda.memory_stats()["reserved_bytes.all.allocated"])
+    """
+    assert trace_code(tmp_path, code).loop.batch == 6
+
+
 def test_a_step_has_a_full_batch_where_an_epoch_ends_with_a_smaller_one(tmp_path: Path) -> None:
     code = """
     import torch

@@ -33,6 +33,14 @@ WRITERS = {
             file["x"] = np.ones(3)
         assert [1, 1, 1] == h5py.File("cache/first.hdf5")["x"][:].tolist()
     """,
+    "columns": """
+        import pyarrow
+        with pyarrow.OSFile("first.arrow", "wb") as file:
+            file.write(b"123")
+        with open("second.arrow", "wb") as file:
+            file.write(b"4")
+        assert b"1234" == pyarrow.memory_map("first.arrow").read() + pyarrow.memory_map("second.arrow", "r").read()
+    """,
     "a database": """
         import sqlite3
         os.makedirs("runs/first")

@@ -5,6 +5,7 @@ PyTorch would run some ops in another way on the simulated device.
 
 import abc
 import contextlib
+import itertools
 import json
 import types
 import warnings
@@ -105,8 +106,22 @@ def _memory_functions(session: TraceSession) -> Dict[str, Any]:
         **dict.fromkeys(("max_memory_allocated", "max_memory_reserved", "max_memory_cached"), peak),
         **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"), reset),
         "mem_get_info": lambda *_, **__: (MEMORY_BYTES - live(), MEMORY_BYTES),
-        "memory_stats": lambda *_, **__: {"allocated_bytes.all.current": live(), "allocated_bytes.all.peak": peak()},
+        "memory_stats": lambda *_, **__: _memory_stats(live(), peak()),
     }
+
+
+STATISTICS = ("allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
+              "inactive_split_bytes", "requested_bytes")  # fmt: skip
+POOLS, COUNTS = ("all", "large_pool", "small_pool"), ("num_alloc_retries", "num_ooms")
+
+
+def _memory_stats(live_bytes: int, peak_bytes: int) -> Dict[str, int]:
+    """Return the statistics of PyTorch's allocator by their names, of which only the bytes are known."""
+    kinds = ("current", "peak", "allocated", "freed")
+    stats = {".".join(parts): 0 for parts in itertools.product(STATISTICS, POOLS, kinds)}
+    for name in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"):
+        stats[f"{name}.all.current"], stats[f"{name}.all.peak"] = live_bytes, peak_bytes
+    return {**stats, **dict.fromkeys(COUNTS, 0)}
 
 
 class _FakeEvent:

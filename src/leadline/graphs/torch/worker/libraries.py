@@ -89,6 +89,15 @@ def user_frames(script_folder: str, within: Any = None, others: Container[FrameK
         frame = frame.f_back
 
 
+def trainer_codes() -> Iterator[Any]:
+    """Yield the code of the functions of trainers on the call stack."""
+    frame = cast("Any", sys._getframe(1))
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in TRAINERS:
+            yield frame.f_code
+        frame = frame.f_back
+
+
 def last_user_line(calls: "traceback.StackSummary") -> Optional[str]:
     """Return ``file:line`` of the innermost of some calls that is in the user's own code, if any is."""
     lines = (f"{call.filename}:{call.lineno}" for call in reversed(calls) if is_own_file(call.filename))

@@ -229,6 +229,8 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> bool:
     tensor = next((element for element in batch_tensors(args) if element.dim()), None)
     parameters = sum(element.numel() for element in module.parameters())
     samples = args[0] if args and isinstance(args[0], (list, tuple)) and all(map(_is_sample, args[0])) else []
+    if isinstance(samples, tuple) and any(isinstance(part, dict) for part in samples):
+        samples = ()  # such as inputs and targets by their names
     if tensor is None and not samples:
         return False
     if watch.forward is not None and watch.forward["parameters"] > parameters:

@@ -1,4 +1,4 @@
-"""Files that compiled libraries open themselves: databases of SQLite and HDF5 lie in the scratch tree, too."""
+"""Files that compiled libraries open themselves: those of SQLite, HDF5 and Arrow lie in the scratch tree, too."""
 
 import functools
 from typing import Any, Callable
@@ -13,6 +13,7 @@ def redirect_native_files(place: Place) -> None:
     """Redirect the files of such libraries as writes by Python code are."""
     after_import("sqlite3", functools.partial(_redirect_sqlite, place))
     after_import("h5py", functools.partial(_redirect_hdf5, place))
+    after_import("pyarrow", functools.partial(_redirect_arrow, place))
 
 
 def _redirect_sqlite(place: Place, sqlite: Any) -> None:
@@ -37,3 +38,12 @@ def _redirect_hdf5(place: Place, hdf5: Any) -> None:
         original(file, name, mode, *args, **kwargs)
 
     hdf5.File.__init__ = create
+
+
+def _redirect_arrow(place: Place, arrow: Any) -> None:
+    for name in ("memory_map", "OSFile"):
+        setattr(arrow, name, functools.partial(_open_arrow, place, getattr(arrow, name)))
+
+
+def _open_arrow(place: Place, original: Any, path: Any, mode: str = "r", **options: Any) -> Any:
+    return original(place(path, "r" not in mode or "+" in mode), mode, **options)

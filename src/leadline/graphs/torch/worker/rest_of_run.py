@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_flatten
 from leadline.graphs.torch.worker import conditions, confinement, fake_tensors, scratch
 from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses, StepCounts
-from leadline.graphs.torch.worker.libraries import user_frames
+from leadline.graphs.torch.worker.libraries import trainer_codes, user_frames
 from leadline.graphs.torch.worker.loops import loops_of
 from leadline.graphs.torch.worker.projection import Projection, project
 from leadline.graphs.torch.worker.recorder import Recorder
@@ -78,6 +78,8 @@ class RestOfRun:
         self._children: List[int] = []
         self._around: Set[Tuple[Any, int]] = set()
         """Loops of the user around the traced steps, by code and line."""
+        self._trainers: Set[Any] = set()
+        """Code of the trainers around them."""
         self._turn = -1
         self._later = ENDED
         self._steps_before = 0
@@ -118,6 +120,7 @@ class RestOfRun:
         self._around = {
             (frame.f_code, loop.lineno) for frame in user_frames(script_folder()) for loop in loops_of(frame)
         }
+        self._trainers = set(trainer_codes())
         turn, self._turn = os.pipe()
         for place in range(2):
             child = os.fork()
@@ -201,9 +204,11 @@ class RestOfRun:
 
     def _is_inside(self, error: BaseException) -> bool:
         """Return whether an error left a loop that was around the traced steps, as far as these are known."""
-        left = traceback.walk_tb(error.__traceback__)
+        left = list(traceback.walk_tb(error.__traceback__))
         places = {(frame.f_code, loop.lineno) for frame, line in left for loop in loops_of(frame, line)}
-        return not self._around or not places.isdisjoint(self._around)
+        if self._around or not self._trainers:
+            return not self._around or not places.isdisjoint(self._around)
+        return any(frame.f_code in self._trainers for frame, _ in left)
 
     def _note_failure(self, found: ForkProgress) -> None:
         text = self._fields[TEXT_AT:].rstrip(b"\0").decode(errors="ignore")
