@@ -239,3 +239,30 @@ def test_steps_of_optimizers_add_up_or_the_rarest_counts():
     assert total("") == 0
     assert total("\0\0\0aaaaa") == 5
     assert total("\0\0\0") == 3
+
+
+def test_a_failure_after_a_trainer_leaves_its_counted_steps(tmp_path):
+    pytest.importorskip("transformers")
+    job = trace_code(
+        tmp_path,
+        """
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+        class Texts(torch.utils.data.Dataset):
+            def __len__(self): return 80
+            def __getitem__(self, index): return dict.fromkeys(["input_ids", "labels"], torch.full((16,), index))
+
+        class Early(TrainerCallback):
+            def on_step_end(self, args, state, control, **_):
+                control.should_training_stop = state.global_step == 7
+
+        sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2)
+        settings = TrainingArguments("out", num_train_epochs=3, report_to="none", save_strategy="no")
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=100, **sizes))
+        Trainer(model, settings, train_dataset=Texts(), callbacks=[Early()]).train()
+        raise KeyError("no folder for the weights")
+        """,
+    )
+    assert steps_of(job) == 7
+    assert any("fails after 7 steps" in note for note in job.notes)

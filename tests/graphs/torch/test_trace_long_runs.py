@@ -108,4 +108,4 @@ def test_nothing_is_told_within_the_first_pass(last):
 
 def test_limits_far_from_each_other_tell_no_number():
     assert Projection(100, 110, 130).steps is None
-    assert project(RunProgress().course) is None
+    assert RunProgress().projection is None

@@ -21,7 +21,7 @@ START_S = 60.0
 BUSY_FACTOR = 4
 """Wall-clock limit over the limit of a trace, which does not count waiting for a processor."""
 COUNT_S = 20.0
-"""Limit of running on without calculations, to count the steps. A longer run is only read from the source."""
+"""Limit of running on without calculations, to count the steps. Those of a longer run are read and checked."""
 VALUES_S = 30.0
 """Limit of a second trace with values. Those of large models take longer, and stay unknown."""
 VALUES_NOTE = "values of tensors may decide what the script does: the CPU calculated those of the traced steps"

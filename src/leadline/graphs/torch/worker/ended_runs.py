@@ -93,7 +93,7 @@ def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read:
     if run is None or (run.guesses is not Guesses.TRACED and run.steps == total):
         return read
     if run.projection is not None:
-        return _projected(run.steps, run.projection, loops, read, notes)
+        return _projected(run.steps, run.projection, loops, read, total, notes)
     if run.guesses is Guesses.MORE:
         notes[:] = [f"the script makes more than {run.steps} steps, and how many is unknown"]
         return None, None
@@ -116,24 +116,29 @@ def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read:
 
 
 def _projected(
-    made: int, projection: Projection, loops: List[EnclosingLoop], read: Lengths, notes: List[str]
+    made: int,
+    projection: Projection,
+    loops: List[EnclosingLoop],
+    read: Lengths,
+    total: Optional[float],
+    notes: List[str],
 ) -> Lengths:
-    """Return the lengths that were read, unless a run would have others if it goes on as it did."""
-    total = read[0] * read[1] if read[0] is not None and read[1] is not None else None
-    is_limited = any(loop.limit is not None for loop in loops) and total is not None and total < projection.low
-    if total is not None and (is_limited or projection.holds(total)):
+    """Return the lengths that were read, in ``total``, unless a run would have others if it goes on as it did."""
+    if total is not None:
+        is_limited = made <= total < projection.low and any(loop.limit is not None for loop in loops)
+        if is_limited or projection.holds(total):
+            return read
+    if projection.steps is not None:
+        notes[:] = [f"about {projection.steps} steps are assumed, as far as the loops had come after {made} of them"]
+        per_epoch = round(projection.steps / read[1]) if read[1] is not None else 0
+        return (per_epoch, read[1]) if per_epoch else split_steps(None, projection.steps)
+    if total is None:
         return read
-    if projection.steps is None:
-        if total is not None:
-            notes.append(
-                f"the steps are unknown: {total:g} are read from the source, but after {made} of them, made without "
-                "calculations, its loops were not where that would be"
-            )
-        return (None, None) if total is not None else read
-    notes[:] = [f"about {projection.steps} steps are assumed, as far as the loops had come after {made} of them"]
-    if read[1] is not None and projection.steps > read[1]:
-        return round(projection.steps / read[1]), read[1]
-    return split_steps(None, projection.steps)
+    notes.append(
+        f"the steps are unknown: {total:g} are read from the source, but after {made} of them, made without "
+        "calculations, its loops were not where that would be"
+    )
+    return None, None
 
 
 def _values_decide(run: CountedRun, loops: List[EnclosingLoop], total: Optional[float], notes: List[str]) -> bool:

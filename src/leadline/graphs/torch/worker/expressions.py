@@ -1,6 +1,7 @@
 """Values of expressions of the user's source, read from a frame without running the user's code."""
 
 import ast
+import functools
 import inspect
 import linecache
 import math
@@ -60,7 +61,7 @@ def read_locals(frame: Any) -> Dict[str, Any]:
 
 def imagined_frame(names: Dict[str, Any], scope_globals: Dict[str, Any], path: str) -> Any:
     """Return what stands for a frame with these variables, before the first line of a file that need not run."""
-    code = types.SimpleNamespace(co_flags=0, co_filename=path)
+    code = types.SimpleNamespace(co_flags=0, co_filename=path, co_name="", co_firstlineno=0)
     return types.SimpleNamespace(f_locals=names, f_globals=scope_globals, f_code=code, f_lineno=0)
 
 
@@ -260,14 +261,18 @@ def parse_file(path: str) -> Optional[ast.AST]:
 
 def scope_of(tree: ast.AST, frame: Any) -> ast.AST:
     """Return the function the frame runs, or the whole module."""
-    if frame.f_code.co_name == "<module>":
-        return tree
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == frame.f_code.co_name:
-            first = min([node.lineno, *[decorator.lineno for decorator in node.decorator_list]])
-            if first == frame.f_code.co_firstlineno:
-                return node
-    return ast.Module(body=[], type_ignores=[])
+    name, line = frame.f_code.co_name, frame.f_code.co_firstlineno
+    return tree if name == "<module>" else _functions(tree).get((name, line), _EMPTY)
+
+
+_EMPTY = ast.Module(body=[], type_ignores=[])
+
+
+@functools.cache  # each step asks for many functions
+def _functions(tree: ast.AST) -> Dict[Any, ast.AST]:
+    """Return the functions in a tree by their names and first lines, which may be those of decorators."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return {(node.name, min(part.lineno for part in [node, *node.decorator_list])): node for node in nodes}
 
 
 def source_text(node: ast.expr, frame: Any) -> str:

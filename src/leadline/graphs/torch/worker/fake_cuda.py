@@ -112,7 +112,7 @@ def _memory_functions(session: TraceSession) -> Dict[str, Any]:
 
 STATISTICS = ("allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes", "active_bytes",
               "inactive_split_bytes", "requested_bytes")  # fmt: skip
-POOLS, COUNTS = ("all", "large_pool", "small_pool"), ("num_alloc_retries", "num_ooms")
+POOLS, COUNTS = ("all", "large_pool", "small_pool"), ("num_alloc_retries", "num_ooms", "num_device_alloc")
 
 
 def _memory_stats(live_bytes: int, peak_bytes: int) -> Dict[str, int]:

@@ -37,7 +37,12 @@ def record_preloaded() -> None:
 def may_train(frame: Any) -> bool:
     """Return whether the code of a frame is of an installed package whose own loops may go through batches."""
     is_installed = not INSTALL_FOLDERS.isdisjoint(frame.f_code.co_filename.split(os.sep))
-    return is_installed and str(frame.f_globals.get("__name__")).partition(".")[0] not in WITHOUT_LOOPS
+    return is_installed and package_of(frame) not in WITHOUT_LOOPS
+
+
+def package_of(frame: Any) -> str:
+    """Return the name of the package that a frame's code is of."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 @functools.cache  # a call stack has few distinct files, and each is looked up at every step
@@ -93,7 +98,7 @@ def trainer_codes() -> Iterator[Any]:
     """Yield the code of the functions of trainers on the call stack."""
     frame = cast("Any", sys._getframe(1))
     while frame is not None:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in TRAINERS:
+        if package_of(frame) in TRAINERS:
             yield frame.f_code
         frame = frame.f_back
 

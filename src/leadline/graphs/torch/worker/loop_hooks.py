@@ -4,7 +4,7 @@ import argparse
 import collections
 import functools
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -228,9 +228,7 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> bool:
     """Record the batch of a module from its inputs. False if they hold no tensor with dimensions."""
     tensor = next((element for element in batch_tensors(args) if element.dim()), None)
     parameters = sum(element.numel() for element in module.parameters())
-    samples = args[0] if args and isinstance(args[0], (list, tuple)) and all(map(_is_sample, args[0])) else []
-    if isinstance(samples, tuple) and any(isinstance(part, dict) for part in samples):
-        samples = ()  # such as inputs and targets by their names
+    samples = _samples(args[0]) if args else ()
     if tensor is None and not samples:
         return False
     if watch.forward is not None and watch.forward["parameters"] > parameters:
@@ -245,6 +243,12 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> bool:
     watch.forward = {"parameters": parameters, "batch": sizes[batch_axis], "module": type(module).__name__}
     watch.forward["first"] = sizes[0] if batch_axis else None
     return True
+
+
+def _samples(value: Any) -> Sequence[Any]:
+    """Return the samples that a list holds, if it does. A tuple of dictionaries is inputs and targets by name."""
+    is_named = isinstance(value, tuple) and any(isinstance(part, dict) for part in value)
+    return value if isinstance(value, (list, tuple)) and not is_named and all(map(_is_sample, value)) else ()
 
 
 def _is_sample(element: Any) -> bool:

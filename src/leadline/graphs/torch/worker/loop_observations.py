@@ -6,7 +6,7 @@ import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 from leadline.graphs.torch.worker.later_loops import later_training
-from leadline.graphs.torch.worker.libraries import TRAINERS, FrameKey
+from leadline.graphs.torch.worker.libraries import TRAINERS, FrameKey, package_of
 from leadline.graphs.torch.worker.loop_periods import period_around
 from leadline.graphs.torch.worker.loop_roles import same_loop, split_loops
 from leadline.graphs.torch.worker.loops import EnclosingLoop, enclosing_loops
@@ -76,7 +76,7 @@ class LoopObservations:
         """Read the loops around the outermost call of a framework on the stack of a step, and calls that follow it."""
         caller = None
         while frame is not None and frame.f_code.co_name != "<module>":
-            if str(frame.f_globals.get("__name__")).partition(".")[0] in TRAINERS:
+            if package_of(frame) in TRAINERS:
                 caller = frame.f_back
             frame = frame.f_back
         if caller is not None:

@@ -40,12 +40,11 @@ def project(course: Sequence[Position]) -> Optional[Projection]:
     rounds, these tell different numbers.
     """
     last = course[-1]
-    early = [place for place in course if last.steps / 8 <= place.steps <= last.steps / 2]
-    found = [_between(place, last) for place in early or course[:1]]
-    limits = [projection for projection in found if projection is not None]
-    if len(limits) < len(found):
+    found = [_between(place, last) for place in course if last.steps / 8 <= place.steps <= last.steps / 2]
+    told = [projection for projection in found if projection is not None]
+    if not told or len(told) < len(found):
         return None
-    return Projection(min(each.low for each in limits), limits[-1].likely, max(each.high for each in limits))
+    return Projection(min(each.low for each in told), told[-1].likely, max(each.high for each in told))
 
 
 def _between(first: Position, last: Position) -> Optional[Projection]:

@@ -26,7 +26,7 @@ from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses, StepCounts
 from leadline.graphs.torch.worker.libraries import trainer_codes, user_frames
 from leadline.graphs.torch.worker.loops import loops_of
-from leadline.graphs.torch.worker.projection import Projection, project
+from leadline.graphs.torch.worker.projection import Projection
 from leadline.graphs.torch.worker.recorder import Recorder
 from leadline.graphs.torch.worker.repeated_calls import describe_call, make_result, shapes_of
 from leadline.graphs.torch.worker.run_progress import RunProgress
@@ -45,7 +45,7 @@ UNCLEAR = -1
 FIELDS = struct.Struct("<qqqqddqddd")
 """What a fork writes down at each step."""
 TEXT_AT, LONGEST_TEXT = 2 * FIELDS.size, 600
-"""Position and bytes of the text that tells why the first fork failed."""
+"""Place and bytes of the text that tells why the first fork failed."""
 WORK_EVERY = 16
 """Steps after which the clocks are read again."""
 LEAST_STEPS, WATCHING_S = 20, 0.25e-3
@@ -93,7 +93,6 @@ class RestOfRun:
         before the fork."""
         self._work_steps = 0
         self._course = RunProgress()
-        self._projection: Optional[Projection] = None
         self._began = read_times()
         self._is_within = False
         """A call that no earlier one tells runs."""
@@ -157,12 +156,12 @@ class RestOfRun:
         """Count a step of an optimizer, or a backward pass of a script without one."""
         self.counts.add(optimizer)
         if self.is_fork:
-            if self._course.is_due(self.counts.steps, time.process_time()):
+            used_s, total = time.process_time(), self.counts.total()
+            if total is not None and self._course.is_due(total, used_s):
                 with self.passing():
-                    self._course.add(self.counts.total() or 0, script_folder())
-                    self._projection = project(self._course.course)
+                    self._course.add(total, used_s, script_folder())
             self._report(RUNNING)
-            if time.process_time() > self._session.count_s:  # the kernel's limit counts clock ticks
+            if used_s > self._session.count_s:  # the kernel's limit counts clock ticks
                 os._exit(0)
 
     def count_evaluation(self) -> None:
@@ -178,13 +177,12 @@ class RestOfRun:
         guessed, used_s = fake_tensors.GUESSED[0], time.process_time()
         made = UNCLEAR if total is None else total, self.evaluated
         values = state, *made, guessed, used_s, self._work_s, self._work_steps
-        limits = self._projection or (0.0, 0.0, 0.0)
+        limits = (self._course.projection if total is not None else None) or (0.0, 0.0, 0.0)
         FIELDS.pack_into(self._fields, (self.place or 0) * FIELDS.size, *values, *limits)
 
     def _progress(self, place: int) -> ForkProgress:
         *values, low, likely, high = FIELDS.unpack_from(self._fields, place * FIELDS.size)
-        is_told = high and values[1] != UNCLEAR
-        return ForkProgress._make([*values, Projection(low, likely, high) if is_told else None])
+        return ForkProgress._make([*values, Projection(low, likely, high) if high else None])
 
     def wait(self, read: Optional[float], *, trains_later: bool) -> Optional[CountedRun]:
         """Return the steps that the forks count, ``None`` if they stay unknown.
@@ -206,9 +204,9 @@ class RestOfRun:
         """Return whether an error left a loop that was around the traced steps, as far as these are known."""
         left = list(traceback.walk_tb(error.__traceback__))
         places = {(frame.f_code, loop.lineno) for frame, line in left for loop in loops_of(frame, line)}
-        if self._around or not self._trainers:
-            return not self._around or not places.isdisjoint(self._around)
-        return any(frame.f_code in self._trainers for frame, _ in left)
+        if self._around:
+            return not places.isdisjoint(self._around)
+        return not self._trainers or any(frame.f_code in self._trainers for frame, _ in left)
 
     def _note_failure(self, found: ForkProgress) -> None:
         text = self._fields[TEXT_AT:].rstrip(b"\0").decode(errors="ignore")
@@ -226,12 +224,11 @@ class RestOfRun:
             return CountedRun(ended[0].steps, Guesses.ONE, ended[0].evaluated)
         if found.state == FAILED:
             self._note_failure(found)
+        if found.state == RUNNING and found.projection is not None:
+            return CountedRun(found.steps, Guesses.PROJECTED, 0, found.projection)
         if found.state != ENDED and read is not None and found.steps > read:
             return CountedRun(found.steps, Guesses.MORE)
-        if ended:
-            return CountedRun(found.steps, Guesses.DIFFERENT, found.evaluated)
-        projection = found.projection if found.state == RUNNING else None
-        return None if projection is None else CountedRun(found.steps, Guesses.PROJECTED, 0, projection)
+        return CountedRun(found.steps, Guesses.DIFFERENT, found.evaluated) if ended else None
 
     def work_s(self) -> Optional[float]:
         """Return the seconds of a step that the script spends outside PyTorch; ``None`` if too few were made."""
@@ -325,8 +322,10 @@ class RestOfRun:
 
 def _looked_s(now: ForkProgress, expected: float) -> float:
     """Return the processor seconds after which a fork that takes too long has told what it can."""
-    if now.projection is None or now.projection.steps is not None:
-        return LOOKED_S if now.projection is None else PROJECTED_S
+    if now.projection is None:
+        return LOOKED_S
+    if now.projection.steps is not None:
+        return PROJECTED_S
     return LOOKED_S if now.projection.holds(expected) else math.inf
 
 

@@ -8,7 +8,7 @@ from leadline.graphs.torch.worker.limited_loaders import batches_before
 from leadline.graphs.torch.worker.loop_bounds import counted_passes, passes_before, while_bound
 from leadline.graphs.torch.worker.loop_lengths import iterations
 from leadline.graphs.torch.worker.loops import loops_of
-from leadline.graphs.torch.worker.projection import Position
+from leadline.graphs.torch.worker.projection import Position, Projection, project
 
 GROWTH = 1.25
 """Ratio of the steps at which the loops are read. Reading takes as long as some steps."""
@@ -22,23 +22,23 @@ class RunProgress:
     """Positions of a run at growing numbers of steps."""
 
     def __init__(self) -> None:
-        self.course = [Position()]
+        self.projection: Optional[Projection] = None
+        """Steps of the whole run, as far as the positions tell."""
+        self._positions = [Position()]
         self._next, self._next_s = LEAST, 0.0
         self._first: List[Optional[int]] = []
         """Passes of each loop before that of the first position."""
 
     def is_due(self, steps: int, used_s: float) -> bool:
         """Return whether the loops are to be read at this step."""
-        is_due = steps >= self._next or (steps >= LEAST and used_s >= self._next_s)
-        if is_due:
-            self._next, self._next_s = max(steps + 1, int(steps * GROWTH)), used_s + SELDOM_S
-        return is_due
+        return steps >= self._next or (steps >= LEAST and used_s >= self._next_s)
 
-    def add(self, steps: int, script_folder: str) -> None:
+    def add(self, steps: int, used_s: float, script_folder: str) -> None:
         """Add the position of a step, which runs now.
 
         Within the first pass with steps, if it is not the first of all, nothing tells that each one has steps.
         """
+        self._next, self._next_s = max(steps + 1, int(steps * GROWTH)), used_s + SELDOM_S
         done, unit, passes = 0.0, 1.0, list(_passes(script_folder))
         self._first = self._first or [before for before, _ in passes]
         for (before, times), first in zip(passes, self._first):  # noqa: B905 - Python 3.9 has no strict
@@ -48,7 +48,8 @@ class RunProgress:
             unit /= times
             if before and before == first:
                 break
-        self.course.append(Position(steps, done, done + unit))
+        self._positions.append(Position(steps, done, done + unit))
+        self.projection = project(self._positions)
 
 
 def _passes(script_folder: str) -> Iterator[Tuple[Optional[int], Optional[int]]]:

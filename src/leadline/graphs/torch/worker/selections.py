@@ -1,8 +1,9 @@
 """How many elements a mask selects, which the script tells where it views the selection in a shape."""
 
 import ast
+import functools
 import math
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 from leadline.graphs.torch.worker.conditions import calling_frame
 from leadline.graphs.torch.worker.expressions import UnreadableExpression, called_name, evaluate, parse_file, scope_of
@@ -11,7 +12,8 @@ from leadline.graphs.torch.worker.expressions import UnreadableExpression, calle
 def viewed_elements() -> Optional[int]:
     """Return the elements of ``x[mask].view(rows, columns)`` in the line that runs; ``None`` without a whole shape."""
     frame = calling_frame()
-    for node in () if frame is None else _views_of(frame):
+    tree = None if frame is None else parse_file(frame.f_code.co_filename)
+    for node in _views(scope_of(tree, frame)) if tree is not None else ():
         if node.lineno <= frame.f_lineno <= (node.end_lineno or 0):
             is_tuple = len(node.args) == 1 and isinstance(node.args[0], (ast.Tuple, ast.List))
             sizes = node.args[0].elts if is_tuple else node.args  # type: ignore[attr-defined]
@@ -23,17 +25,12 @@ def viewed_elements() -> Optional[int]:
     return None
 
 
-_views: Dict[Any, List[ast.Call]] = {}
-
-
-def _views_of(frame: Any) -> List[ast.Call]:
-    """Return the calls in a frame's function that view a selection in a shape. A step asks for them often."""
-    if frame.f_code not in _views:
-        tree = parse_file(frame.f_code.co_filename)
-        calls = [node for node in ast.walk(scope_of(tree, frame) if tree is not None else ast.Module([], []))
-                 if isinstance(node, ast.Call) and called_name(node) in ("view", "reshape")]  # fmt: skip
-        _views[frame.f_code] = [call for call in calls if _is_selection(getattr(call.func, "value", None))]
-    return _views[frame.f_code]
+@functools.cache  # a step asks for them often
+def _views(scope: ast.AST) -> List[ast.Call]:
+    """Return the calls within a function that view a selection in a shape."""
+    calls = [node for node in ast.walk(scope) if isinstance(node, ast.Call)]
+    views = [call for call in calls if called_name(call) in ("view", "reshape")]
+    return [view for view in views if _is_selection(getattr(view.func, "value", None))]
 
 
 def _is_selection(node: Any) -> bool:

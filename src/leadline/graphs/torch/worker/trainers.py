@@ -64,9 +64,10 @@ def _transformers_settings(trainer: Any) -> Dict[str, Any]:
     args, most = trainer.args, getattr(trainer.state, "max_steps", 0)
     is_whole = args.max_steps <= 0 < most and float(args.num_train_epochs).is_integer()
     # By its release, the last batches of an epoch make a step or none.
-    batches = most // int(args.num_train_epochs) * args.gradient_accumulation_steps if is_whole else 0
+    batches = most // int(args.num_train_epochs) * args.gradient_accumulation_steps if is_whole else None
+    limited = {"steps_per_epoch": batches} if batches else {}
     return {
-        **({"steps_per_epoch": batches} if batches else {}),
+        **limited,
         "framework": "Hugging Face Trainer",
         "epochs": args.num_train_epochs,
         "max_steps": args.max_steps if args.max_steps > 0 else None,
