@@ -5,6 +5,12 @@ import pytest
 from leadline.graphs.torch import trace
 
 
+@pytest.fixture(autouse=True)
+def _counted_soon(monkeypatch):
+    """Count for less time than users wait: scripts here are short, or have no end."""
+    monkeypatch.setattr(trace, "COUNT_S", 8.0)
+
+
 @pytest.fixture
 def _only_read(monkeypatch):
     """Let a trace read the steps from the source alone, as it does for a run that is too long to be counted."""
