@@ -1,8 +1,10 @@
 """The script's own work between steps is measured, and what only some steps do is spread over its period."""
 
 import sys
+import time
 
 import pytest
+import torch
 
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.graphs.torch.trace import trace_command
@@ -63,6 +65,42 @@ def test_an_import_in_the_first_steps_is_no_work_of_each_step(tmp_path):
 def test_work_on_host_tensors_counts_as_the_scripts_own(tmp_path):
     work = script_work(tmp_path, "torch.randn(1500, 1500) @ torch.randn(1500, 1500)")
     assert work.step_s > 0.01
+
+
+WITHIN_A_MODULE = """
+import torch
+
+class Smoothed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 4)
+        self.places = torch.randint(40_000, (40_000,))
+
+    def forward(self, x):
+        for _ in range(3):
+            x = x.index_select(0, self.places)  # without weights, so the tensors keep their data
+        return self.linear(x)
+
+model, nodes = Smoothed(), torch.rand(40_000, 64)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(40):
+    optimizer.zero_grad()
+    model(nodes).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_what_a_module_does_with_data_is_work_although_the_rest_of_the_run_leaves_it_out(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(WITHIN_A_MODULE)
+    workload = Workload(ModelSource(ModelKind.COMMAND, "train", (sys.executable, str(script))))
+    nodes, places = torch.rand(40_000, 64), torch.randint(40_000, (40_000,))
+    began_s = time.thread_time()
+    for _ in range(3):
+        nodes = nodes.index_select(0, places)
+    real_s = time.thread_time() - began_s
+    work = trace_command(workload, runner=run_forked, cwd=tmp_path, device_type="cpu").loop.script_work
+    assert work.step_s > real_s / 4
 
 
 EPOCHS = """

@@ -67,10 +67,11 @@ class LimitedIterator:
         return batch
 
     def _load(self) -> Tuple[Any, MeasuredLoad]:
-        before, ops = read_times(), self.steps.recorder.real_ops
+        before, ops, in_modules_s = read_times(), self.steps.recorder.real_ops, self.steps.work.in_modules_s
         # Without a simulated device, the work of loading is on the same one as the step, but in no step.
         with _disable_current_modes() if self.steps.session.real else contextlib.nullcontext():
             batch = next(self.iterator)
+        self.steps.work.in_modules_s = in_modules_s  # transforms are modules, too
         return batch, MeasuredLoad(read_times().since(before), self.steps.recorder.real_ops - ops)
 
     def measure_more(self) -> None:

@@ -41,7 +41,7 @@ class Recorder(TorchDispatchMode):
         self.stage = "forward"
         self.policy_type = "cpu" if session.policy == "cpu" else fake_tensors.gpu_device().type
         self.count = self.real_ops = self.handled = 0
-        self.handled_s = 0.0
+        self.handled_s = self.host_s = 0.0
         self.live: Dict[int, Tuple[int, int, Any]] = {}
         self.live_bytes = self.peak_bytes = 0
         self.made_in: Dict[int, str] = {}
@@ -65,6 +65,16 @@ class Recorder(TorchDispatchMode):
                     tensor.neg()
                 times.append(time.thread_time() - began)
         return max(times[1] - times[0], 0.0) / WATCHED_OPS
+
+    def calling_cost_s(self) -> float:
+        """Return the processor seconds of a call of an op on tensors without data that are not in ``handled_s``."""
+        host = torch.zeros(8)
+        tensor = fake_tensors.empty_like(host, torch.device("cpu"), host.dtype)
+        tensor.neg()
+        began_s, handled_s = time.thread_time(), self.handled_s
+        for _ in range(WATCHED_OPS):
+            tensor.neg()
+        return max(time.thread_time() - began_s - (self.handled_s - handled_s), 0.0) / WATCHED_OPS
 
     give_values = give_results = give_zeros = fake_tensors.do_nothing
     """Tensors have no values here."""
@@ -123,7 +133,9 @@ class Recorder(TorchDispatchMode):
         if self.session.real:
             self._record(func, traits, args, kwargs, out)
         elif fake_tensors.NESTING[0] == 1:
-            self.handled_s -= time.thread_time() - began_s  # work on the host, which is in no graph
+            host_s = time.thread_time() - began_s  # work on the host, which is in no graph
+            self.handled_s -= host_s
+            self.host_s += host_s
         return out
 
     def _resolve_device(self, traits: OpTraits, args: Any, kwargs: Dict[str, Any], fake: bool) -> Tuple[Any, bool]:

@@ -88,9 +88,10 @@ class RestOfRun:
         self.counts = StepCounts()
         self.evaluated = 0
         """Batches of loaders that were read without gradients after a first step."""
-        self._passed_s = self.slept_s = self._handled_s = self._work_s = 0.0
-        """Seconds of loading and of calls that did not run, those that the script would sleep, and those of operations
-        before the fork."""
+        self._passed_s = self.slept_s = self._handled_s = self._call_s = self._work_s = 0.0
+        """Seconds of loading and of calls that did not run, those that the script would sleep, those of operations
+        before the fork, and those of a call of an operation besides them."""
+        self._handled = 0
         self._work_steps = 0
         self._course = RunProgress()
         self._began = read_times()
@@ -146,7 +147,8 @@ class RestOfRun:
             sys.modules["multiprocessing.util"]._run_after_forkers()
         torch.set_num_threads(1)  # the threads of the traced process are not here
         self.place, self._session.limit_s = place, float("inf")
-        self._handled_s, self._began = self.recorder.handled_s, read_times()
+        self._call_s = self.recorder.calling_cost_s()
+        self._handled_s, self._handled, self._began = self.recorder.handled_s, self.recorder.handled, read_times()
         fake_tensors.GUESSED[0] = bool(self._session.calculates)
         conditions.guess_otherwise(rising=not place)
         fake_tensors.VARIED[:] = [itertools.count()] if place else []
@@ -172,7 +174,9 @@ class RestOfRun:
         total = self.counts.total()
         if state != RUNNING or not self.counts.steps % WORK_EVERY:
             needed_s = read_times().since(self._began).needed_s
-            self._work_s = needed_s + self.slept_s - self._passed_s - (self.recorder.handled_s - self._handled_s)
+            traced_s = self.recorder.handled_s - self._handled_s
+            traced_s += (self.recorder.handled - self._handled) * self._call_s
+            self._work_s = needed_s + self.slept_s - self._passed_s - traced_s
             self._work_steps = total or 0
         guessed, used_s = fake_tensors.GUESSED[0], time.process_time()
         made = UNCLEAR if total is None else total, self.evaluated
@@ -279,11 +283,11 @@ class RestOfRun:
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
         """Leave what happens here out of the script's own work."""
-        began_s, handled_s = time.thread_time(), self.recorder.handled_s
+        began_s, handled_s, passed_s = time.thread_time(), self.recorder.handled_s, self._passed_s
         try:
             yield
         finally:
-            self._passed_s += time.thread_time() - began_s - (self.recorder.handled_s - handled_s)
+            self._passed_s = passed_s + time.thread_time() - began_s - (self.recorder.handled_s - handled_s)
 
     def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         """Return a result of the shapes that a module gave for such arguments before."""
@@ -294,11 +298,12 @@ class RestOfRun:
             known = self._results.get(call)
             if known is not None:
                 return known[0] if self._session.calculates else make_result(*known)
-        self._is_within = True
+        self._is_within, host_s = True, self.recorder.host_s
         try:
             result = original(module, *args, **kwargs)
         finally:
             self._is_within = False
+            self._passed_s += self.recorder.host_s - host_s  # the traced steps have it
         if self._session.calculates:
             self._results[call] = (result,)
             return result

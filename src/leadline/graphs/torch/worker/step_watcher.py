@@ -244,6 +244,7 @@ class StepWatcher:
             if known is not None:
                 return known[0]
             self.depth += 1
+            host_s = self.recorder.host_s
             try:
                 result = original(module, *args, **kwargs)
                 if kind is not None:
@@ -251,6 +252,8 @@ class StepWatcher:
                 return result
             finally:
                 self.depth -= 1
+                if not self.depth:
+                    self.work.in_modules_s += self.recorder.host_s - host_s
                 self.called_between |= self.ended
                 if self.depth == 0 and not self.backwards and not self.optimizers:
                     self._after_call(module)
