@@ -196,6 +196,20 @@ def test_a_failure_after_training_is_told(tmp_path, loop):
     assert "train.py:" in told
 
 
+def test_the_gradient_of_an_input_after_training_is_no_failure(tmp_path):
+    attack = """
+for epoch in range(9):
+    for (rows,) in loader: step(rows)
+for (rows,) in loader:
+    rows = rows.clone().detach().cuda().requires_grad_(True)
+    model(rows).sum().backward()
+    print(rows.grad.size())
+"""
+    job = trace(tmp_path, attack)
+    assert steps_of(job) == 45
+    assert not any("fails after" in note or "trains again" in note for note in job.notes)
+
+
 def test_a_failure_within_training_leaves_its_steps_unknown(tmp_path):
     loop = "judge = Judge(45)\nwhile not judge.is_content():\n    step(); judge.saw(1)\n"
     job = trace(tmp_path, loop + "    if judge.seen > 20: open('none')")

@@ -31,6 +31,7 @@ def stop_calculating(rest: Any) -> None:
     call_after(optimizer, "__init__", lambda _, made, *__, **___: _skip_step(type(made)))
     optimizer.zero_grad = torch.nn.Module.zero_grad = fake_tensors.do_nothing  # the gradients stay
     loader_module._SingleProcessDataLoaderIter._next_data = functools.partialmethod(_time_batch, rest, {})
+    _give_gradients(torch.Tensor)
     _let_singular_matrices_pass()
     time.sleep = functools.partial(_count_sleep, rest)
     waiting: Any = queue.Queue
@@ -50,6 +51,20 @@ def _pass_backward(
     if not rest.recorder.optimizers:
         rest.count(0)
     return None if options.get("accumulate_grad") else tuple(map(torch.zeros_like, inputs))
+
+
+def _give_gradients(kind: Any) -> None:
+    """Let each trained tensor have a gradient, as a script may read that of an input after a backward pass."""
+    kept = next(vars(base)["grad"] for base in kind.__mro__[1:] if "grad" in vars(base))
+
+    def read(tensor: Any) -> Any:
+        gradient = kept.__get__(tensor)
+        if gradient is None and tensor.requires_grad and tensor.is_leaf:
+            gradient = torch.zeros_like(tensor)
+            kept.__set__(tensor, gradient)
+        return gradient
+
+    kind.grad = property(read, kept.__set__, kept.__delete__)
 
 
 def _subclasses(kind: Any) -> Iterator[Any]:
