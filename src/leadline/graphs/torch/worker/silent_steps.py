@@ -54,12 +54,13 @@ def _pass_backward(
 
 
 def _give_gradients(kind: Any) -> None:
-    """Let each trained tensor have a gradient, as a script may read that of an input after a backward pass."""
+    """Let inputs have a gradient, which a script may read after a backward pass."""
     kept = next(vars(base)["grad"] for base in kind.__mro__[1:] if "grad" in vars(base))
 
     def read(tensor: Any) -> Any:
         gradient = kept.__get__(tensor)
-        if gradient is None and tensor.requires_grad and tensor.is_leaf:
+        is_input = tensor.requires_grad and tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter)
+        if gradient is None and is_input:
             gradient = torch.zeros_like(tensor)
             kept.__set__(tensor, gradient)
         return gradient
