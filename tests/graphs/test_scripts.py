@@ -107,3 +107,33 @@ def test_a_shell_script_starts_its_script_in_its_folder_and_with_its_variables(t
     (tmp_path / "src" / "train.py").write_text(KERAS.format(""))
     command = PythonCommand("python", "train.py", folder="src", variables=(("KERAS_BACKEND", "jax"),))
     assert script_framework(command, command.start_folder(tmp_path)) == "jax"
+
+
+LIBRARY = """
+import jax
+import jax.numpy as jnp
+
+
+@jax.jit
+def update(weights, rows):
+    return weights - 0.1 * jax.grad(lambda w: jnp.square(rows @ w).mean())(weights)
+
+
+def train(steps):
+    weights = jnp.ones((8, 4))
+    for _ in range(steps):
+        weights = update(weights, jnp.ones((16, 8)))
+"""
+
+
+def test_a_script_whose_library_trains_with_jax_is_traced_by_it(tmp_path, monkeypatch):
+    pytest.importorskip("jax")
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "agents.py").write_text(LIBRARY)
+    (tmp_path / "train.py").write_text("import agents\nagents.train(50)")
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    words = (sys.executable, str(tmp_path / "train.py"))
+    job = trace_script(Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words)), runner=run_forked)
+    assert job.step.source == "stablehlo"
+    assert job.step.parameters == 32

@@ -112,12 +112,12 @@ def choose(kind: str, name: str, choices: type[Choice]) -> Choice:
 class Untraceable(LeadlineError):
     """The user's model or script cannot be traced; ``location`` is the ``file:line`` where it stopped, if known.
 
-    ``note`` says what harm the script may have done before it stopped.
+    ``note`` says what harm the script may have done before it stopped, and ``retry`` how a trace may work.
     """
 
-    def __init__(self, reason: str, location: str | None = None, *, note: str = "") -> None:
+    def __init__(self, reason: str, location: str | None = None, *, note: str = "", retry: str | None = None) -> None:
         super().__init__("; ".join(filter(None, (f"{location}: {reason}" if location else reason, note))))
-        self.reason, self.location, self.note = reason, location, note
+        self.reason, self.location, self.note, self.retry = reason, location, note, retry
 
 
 class NothingFits(LeadlineError):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from leadline.core.errors import Untraceable
@@ -38,9 +39,16 @@ def trace_script(
             f"{command.target} trains with TensorFlow, which Leadline does not trace; a Keras 3 model runs on others: "
             f"set {BACKEND}=torch or {BACKEND}=jax and leave tensorflow out, or save the step as HLO and name that file"
         )
+    trace_jax = partial(trace_jax_script, workload, command, runner=runner, device_type=device_type, cwd=cwd)
     if framework == "jax":
-        return trace_jax_script(workload, command, runner=runner, device_type=device_type, cwd=cwd)
-    job = trace_command(workload, runner=runner, device_type=device_type, cwd=cwd, command=command)
+        return trace_jax()
+    try:
+        job = trace_command(workload, runner=runner, device_type=device_type, cwd=cwd, command=command)
+    except Untraceable as error:
+        if error.retry != "jax":
+            raise
+        job = trace_jax()  # only a library that the script imports names JAX
+        return replace(job, notes=(*job.notes, error.note)) if error.note else job
     if job.step.device_type != "cpu":
         return job
     return replace(job, loop=replace(job.loop, start_up=start_up((*command.prefix, command.python))))

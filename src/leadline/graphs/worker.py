@@ -31,7 +31,8 @@ BOOTSTRAP = Path(__file__).parent / "torch" / "worker" / "bootstrap.py"
 
 
 class WorkerFailure(Frozen):
-    """Why there is no trace, the user's line, and how there may be one: on the ``cpu``, or ``calculated`` there.
+    """Why there is no trace, the user's line, and how there may be one: on the ``cpu``, ``calculated`` there, or of
+    ``jax``.
 
     ``shows_output`` is true if what the script printed last tells more.
     """
@@ -72,7 +73,8 @@ class WorkerAnswer(Frozen):
     def raise_failure(self) -> None:
         """Raise ``Untraceable`` with the reason, the user's line and the possible harms, if the worker failed."""
         if self.failure:
-            raise Untraceable(self.failure.reason, self.failure.location, note=self.harm)
+            failure = self.failure
+            raise Untraceable(failure.reason, failure.location, note=self.harm, retry=failure.retry)
 
 
 def function_request(workload: Workload, kind: str, example: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import errno
 import faulthandler
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -28,6 +29,7 @@ ORPHAN_S = 120
 """Seconds after its wall-clock limit that a worker ends itself, in case its parent is gone."""
 
 
+JAX = "jax"
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 """Codes by which messages set colors in a terminal."""
 SAME_DEVICE = "Expected all tensors to be on the same device"
@@ -86,7 +88,8 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     try:
         importlib.import_module("torch")
     except ImportError:
-        return {"failure": {"reason": f"{sys.executable} has no torch: name the Python that the job runs with"}}
+        reason = f"{sys.executable} has no torch: name the Python that the job runs with"
+        return {"failure": {"reason": reason, "retry": JAX if importlib.util.find_spec(JAX) else None}}
     session.framework_s = time.process_time() - before_s
     from leadline.graphs.torch.worker import patches, scratch
 
@@ -262,12 +265,13 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
         return {"reason": reason, "location": location or None}
     if steps.backwards and session.policy == "cuda" and not steps.recorder.serial:
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
+    is_jax = JAX in sys.modules and not (steps.backwards or steps.counts)
     if session.stopped_at or session.is_over:
-        return time_failure(session)
+        return {**time_failure(session), **({"retry": JAX} if is_jax else {})}
     if steps.backwards:
         return {"reason": "the script ended without a whole training step; give it data for at least three"}
     reason = "the script ended without a backward pass, an optimizer step or a model call on the device"
-    return {"reason": reason, "shows_output": True}
+    return {"reason": reason, "shows_output": True, "retry": JAX if is_jax else None}
 
 
 def failure_document(error: BaseException, advice: str = "the trace stopped here") -> Dict[str, Any]:
