@@ -31,8 +31,7 @@ BOOTSTRAP = Path(__file__).parent / "torch" / "worker" / "bootstrap.py"
 
 
 class WorkerFailure(Frozen):
-    """Why there is no trace, the user's line, and how there may be one: on the ``cpu``, ``calculated`` there, or of
-    ``jax``.
+    """Why there is no trace, the user's line, and how to get one: on the ``cpu``, ``calculated`` there, or by ``jax``.
 
     ``shows_output`` is true if what the script printed last tells more.
     """
