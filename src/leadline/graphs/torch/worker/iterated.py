@@ -7,6 +7,7 @@ neither values nor lines.
 import ast
 import builtins
 import gc
+import importlib
 import importlib.machinery
 import operator
 import runpy
@@ -26,6 +27,7 @@ _begun: Dict[str, Tuple[Any, Optional[int]]] = {}
 
 def record_iterables() -> None:
     """Record what loops go over, in the script and the modules of its own that are loaded from now on."""
+    importlib.import_module("importlib.metadata")  # `is_own_file` needs it, also to tell whose file it is itself
     setattr(builtins, NAME, _record)
     read: Any = importlib.machinery.SourceFileLoader.get_code
 
