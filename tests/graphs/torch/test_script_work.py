@@ -103,6 +103,33 @@ def test_what_a_module_does_with_data_is_work_although_the_rest_of_the_run_leave
     assert work.step_s > real_s / 4
 
 
+LONG = """
+import time
+import torch
+
+model = torch.nn.Linear(4, 4).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(400):
+    time.sleep(1.8)
+    for step in range(45):
+        begun_s = time.thread_time()
+        while time.thread_time() < begun_s + 0.05:
+            pass
+        optimizer.zero_grad()
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_the_work_between_two_passes_of_a_long_run_is_spread_over_their_steps(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(LONG)
+    workload = Workload(ModelSource(ModelKind.COMMAND, "train", (sys.executable, str(script))))
+    job = trace_command(workload, runner=run_forked, cwd=tmp_path)
+    assert job.loop.script_work.step_s == pytest.approx(0.05 + 1.8 / 45, rel=0.2)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (45, 400)
+
+
 EPOCHS = """
 import time
 import torch

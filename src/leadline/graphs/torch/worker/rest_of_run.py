@@ -37,12 +37,14 @@ from leadline.graphs.torch.worker.training_code import script_folder
 PROJECTED_S, LOOKED_S, TICK_S = 2.0, 6.0, 0.02
 """Processor seconds after which a fork that would take too long is ended, if it tells how long the run is and if not,
 and seconds between two looks at it."""
+ROUNDS = 2.1
+"""Passes of the outermost loop, as epochs, that a fork makes if they end soon: it then twice did what comes between."""
 BUSY_FACTOR = 4
 """Wall-clock limit of a fork over its limit in processor seconds."""
 RUNNING, ENDED, FAILED, FAILED_LATER = range(4)
 UNCLEAR = -1
 """Steps that cannot be told."""
-FIELDS = struct.Struct("<qqqqddqddd")
+FIELDS = struct.Struct("<qqqqddqdddd")
 """What a fork writes down at each step."""
 TEXT_AT, LONGEST_TEXT = 2 * FIELDS.size, 600
 """Place and bytes of the text that tells why the first fork failed."""
@@ -66,6 +68,7 @@ class ForkProgress(NamedTuple):
     used_s: float
     work_s: float
     work_steps: int
+    rounds: float
     projection: Optional[Projection]
 
 
@@ -180,7 +183,7 @@ class RestOfRun:
             self._work_steps = total or 0
         guessed, used_s = fake_tensors.GUESSED[0], time.process_time()
         made = UNCLEAR if total is None else total, self.evaluated
-        values = state, *made, guessed, used_s, self._work_s, self._work_steps
+        values = state, *made, guessed, used_s, self._work_s, self._work_steps, self._course.rounds
         limits = (self._course.projection if total is not None else None) or (0.0, 0.0, 0.0)
         FIELDS.pack_into(self._fields, (self.place or 0) * FIELDS.size, *values, *limits)
 
@@ -330,7 +333,8 @@ def _looked_s(now: ForkProgress, expected: float) -> float:
     if now.projection is None:
         return LOOKED_S
     if now.projection.steps is not None:
-        return PROJECTED_S
+        is_near = now.rounds < ROUNDS and now.used_s * ROUNDS <= LOOKED_S * now.rounds
+        return LOOKED_S if is_near else PROJECTED_S
     return LOOKED_S if now.projection.holds(expected) else math.inf
 
 

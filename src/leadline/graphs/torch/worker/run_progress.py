@@ -24,6 +24,8 @@ class RunProgress:
     def __init__(self) -> None:
         self.projection: Optional[Projection] = None
         """Steps of the whole run, as far as the positions tell."""
+        self.rounds = 0.0
+        """Passes of the outermost loop that are done, with the share of the one that runs."""
         self._positions = [Position()]
         self._next, self._next_s = LEAST, 0.0
         self._first: List[Optional[int]] = []
@@ -48,6 +50,7 @@ class RunProgress:
             unit /= times
             if before and before == first:
                 break
+        self.rounds = done * (passes[0][1] or 0) if passes else 0.0
         self._positions.append(Position(steps, done, done + unit))
         self.projection = project(self._positions)
 
