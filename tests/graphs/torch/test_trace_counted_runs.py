@@ -210,6 +210,57 @@ for (rows,) in loader:
     assert not any("fails after" in note or "trains again" in note for note in job.notes)
 
 
+def test_results_keep_their_type_and_become_a_tensor(tmp_path):
+    code = """
+results = []
+for epoch in range(9):
+    loss = step().detach()
+    if type(loss) != torch.Tensor: loss = loss.logits
+    results.append([loss, loss])
+print(torch.Tensor(results).shape)
+"""
+    job = trace(tmp_path, code)
+    assert steps_of(job) == 9
+    assert not any("fails" in note for note in job.notes)
+
+
+def test_an_item_may_be_a_whole_batch(tmp_path):
+    code = """
+def collate(items):
+    return torch.cat(items), torch.ones(4)
+
+for epoch in range(3):
+    for rows, _ in DataLoader([torch.rand(4, 8)] * 15, 1, collate_fn=collate): step(rows)
+"""
+    job = trace(tmp_path, code)
+    assert (job.loop.batch, job.loop.samples) == (4, 60)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (15, 3)
+    assert any("taken for whole batches" in note for note in job.notes)
+
+
+def test_the_steps_of_an_epoch_are_no_epochs(tmp_path):
+    code = (
+        "steps_per_epoch = 15\nfor round in range(3):\n    for each in range(steps_per_epoch): step(torch.rand(6, 8))"
+    )
+    job = trace(tmp_path, code)
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (15, 3)
+
+
+def test_a_limit_that_nothing_reaches_beside_another_end_is_unknown(tmp_path):
+    code = """
+steps, most = 0, 10_000_000_000
+while True:
+    if steps % 5 == 0 and model(torch.rand(6, 8).cuda()).mean().item() < 0.01: break
+    for _ in range(5):
+        step()
+        steps += 1
+    if steps >= most: break
+"""
+    job = trace(tmp_path, code)
+    assert steps_of(job) is None
+    assert any("hardly meant to be reached" in note for note in job.notes)
+
+
 def test_a_failure_within_training_leaves_its_steps_unknown(tmp_path):
     loop = "judge = Judge(45)\nwhile not judge.is_content():\n    step(); judge.saw(1)\n"
     job = trace(tmp_path, loop + "    if judge.seen > 20: open('none')")

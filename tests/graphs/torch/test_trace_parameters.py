@@ -198,3 +198,22 @@ def _trace(folder: Path, code: str, *, ranks: int = 0) -> TracedJob:
     words = (sys.executable, *launcher, str(script))
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
     return trace_command(workload, runner=run_forked, cwd=folder)
+
+
+LOOSE = """
+import torch
+model, scale = torch.nn.Linear(8, 4), torch.zeros(3, requires_grad=True)
+optimizers = [torch.optim.Adam(model.parameters()), torch.optim.Adam([scale])]
+for step in range(9):
+    (model(torch.rand(2, 8)).sum() * scale.exp().sum()).backward()
+    for optimizer in optimizers: optimizer.step()
+"""
+
+
+def test_a_trained_tensor_without_a_module_counts_on_the_cpu(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(LOOSE)
+    words = (sys.executable, str(script))
+    workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
+    job = trace_command(workload, runner=run_forked, cwd=tmp_path, device_type="cpu")
+    assert job.step.parameters == 36 + 3

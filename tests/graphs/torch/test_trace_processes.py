@@ -206,7 +206,7 @@ if __name__ == "__main__":
     with multiprocessing.Pool(2) as helpers:
         assert helpers.map(prepare, range(9)) == [number * number for number in range(9)]
         assert helpers.apply_async(prepare, (3,)).get() == 9
-        assert sorted(helpers.imap_unordered(prepare, range(4))) == [0, 1, 4, 9]
+        assert sorted(helpers.imap_unordered(prepare, range(4), chunksize=2)) == [0, 1, 4, 9]
     with ProcessPoolExecutor(2) as helpers:
         assert list(helpers.map(prepare, range(5))) == [0, 1, 4, 9, 16]
     if sys.argv[1] == "map":

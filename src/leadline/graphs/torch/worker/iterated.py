@@ -1,7 +1,7 @@
 """What the ``for`` loops of the script's own files iterate over, recorded when a loop begins.
 
-The files are compiled so that each iterable that an expression gives passes through ``_record``. Nothing else changes:
-neither values nor lines.
+The files are compiled so that each iterable that an expression gives passes through ``_record``, and ``type`` tells no
+tensor without data from others. Nothing else changes: neither values nor lines.
 """
 
 import ast
@@ -11,6 +11,7 @@ import importlib
 import importlib.machinery
 import operator
 import runpy
+import sys
 import types
 import weakref
 from typing import Any, Dict, Optional, Tuple
@@ -18,7 +19,7 @@ from typing import Any, Dict, Optional, Tuple
 from leadline.graphs.torch.worker.expressions import called_name, gives_elements
 from leadline.graphs.torch.worker.libraries import is_own_file
 
-NAME = "__leadline_iterated__"
+NAME, TYPE = "__leadline_iterated__", "__leadline_type__"
 COMPILED_OTHERWISE = ("jit", "kernel", "guvectorize", "vectorize", "script")
 """Parts of the names of decorators whose functions are compiled from their byte code or source."""
 _begun: Dict[str, Tuple[Any, Optional[int]]] = {}
@@ -29,6 +30,7 @@ def record_iterables() -> None:
     """Record what loops go over, in the script and the modules of its own that are loaded from now on."""
     importlib.import_module("importlib.metadata")  # `is_own_file` needs it, also to tell whose file it is itself
     setattr(builtins, NAME, _record)
+    setattr(builtins, TYPE, _type_of)
     read: Any = importlib.machinery.SourceFileLoader.get_code
 
     def get_code(loader: Any, name: str) -> Any:
@@ -65,6 +67,12 @@ def _record(iterable: Any, place: str) -> Any:
     return iterable
 
 
+def _type_of(kind: Any, value: Any) -> Any:
+    """Return what ``type(value)`` gives for real: of a tensor without data, ``torch.Tensor``."""
+    found = kind(value)
+    return sys.modules["torch"].Tensor if getattr(found, "__name__", "") == "FakeTensor" else found
+
+
 def _length(value: Any) -> Optional[int]:
     """Return how many elements a value of Python's own types has or gives, ``None`` if that is unknown."""
     if not isinstance(value, (zip, enumerate)):
@@ -81,7 +89,7 @@ def _compile(source: Any, path: str, mode: str = "exec") -> Any:
 
 
 class _Recorder(ast.NodeTransformer):
-    """Let the iterables of loops pass through ``_record``."""
+    """Let the iterables of loops pass through ``_record``, and the arguments of ``type`` through ``_type_of``."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -96,6 +104,13 @@ class _Recorder(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> Any:
         self.generic_visit(node)
         node.iter = self._recording(node.iter)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1 and not node.keywords:
+            call = ast.Call(ast.Name(TYPE, ast.Load()), [node.func, *node.args], [])
+            return ast.fix_missing_locations(ast.copy_location(call, node))
         return node
 
     def _recording(self, node: Any) -> Any:

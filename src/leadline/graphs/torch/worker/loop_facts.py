@@ -7,14 +7,14 @@ import os
 import statistics
 import sys
 import types
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-from leadline.graphs.torch.worker.counted_steps import counted_steps
+from leadline.graphs.torch.worker.counted_steps import limited_steps
 from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses, correct_lengths, split_steps
 from leadline.graphs.torch.worker.evaluation_loaders import evaluation_batches
 from leadline.graphs.torch.worker.expressions import is_count
 from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
-from leadline.graphs.torch.worker.loop_roles import is_over_phases, same_loop, split_loops
+from leadline.graphs.torch.worker.loop_roles import is_over_phases, loop_notes, same_loop, split_loops
 from leadline.graphs.torch.worker.loops import EnclosingLoop
 from leadline.graphs.torch.worker.object_sizes import object_bytes
 
@@ -155,13 +155,18 @@ def _loader_facts(observed: LoopObservations, loader: Any, notes: List[str]) -> 
     }
     if facts["loader_workers"]:
         facts["object_bytes"] = object_bytes(loader.dataset)
+    collates = loader.batch_size == 1 and loader.collate_fn is not torch.utils.data.default_collate
+    within = first_batch.get("common", 1) if collates else 1
+    if within > 1:
+        facts["batch"] = within
+        notes.append(f"batch {within} is read from a batch of the loader, whose items are taken for whole batches")
     if first_batch.get("batch"):
         facts["bytes_per_sample"] = round(first_batch["bytes"] / first_batch["batch"])
     if isinstance(loader.dataset, torch.utils.data.IterableDataset) and not hasattr(loader.dataset, "__len__"):
         notes.append("the data set is a stream without a length, so the steps of an epoch are unknown from it")
         return facts
     try:
-        facts["samples"] = len(loader.dataset)
+        facts["samples"] = len(loader.dataset) * within
         facts["batches"] = len(loader)
     except TypeError:
         notes.append("the data set has no length, so the steps of an epoch are unknown from it")
@@ -188,12 +193,8 @@ def _epoch_length(
     loops = step.loops if step else []
     outer, inner, limit_loop = split_loops(loops, loader, step is None or observed.advances(step))
     if limit_loop is not None:
-        counted, assumed = counted_steps(observed, limit_loop)
-        if counted is None:
-            notes.append(f"the steps of {limit_loop.place} are unknown{assumed}")
-            return None, None
-        notes.append(f"{counted} steps are read from {limit_loop.place}{assumed}")
-        return _apply_step_limit(per_epoch, None, counted)
+        counted = limited_steps(observed, limit_loop, notes)
+        return (None, None) if counted is None else _apply_step_limit(per_epoch, None, counted)
     per_epoch, epochs = _passes(observed, step, outer, inner, per_epoch, batches, accumulation, notes)
     if per_epoch is not None and epochs is not None and batches and loops and loops[-1].counts_on:
         period, first = (accumulation, accumulation) if accumulation > 1 else _period_of_rarest(observed)
@@ -213,7 +214,7 @@ def _epoch_length(
 
 def _repeated(loops: List[EnclosingLoop], epochs: Optional[float], notes: List[str]) -> Optional[float]:
     """Return the epochs of all calls of a framework, which loops of the script make."""
-    notes += _loop_notes(loops)
+    notes += loop_notes(loops)
     for loop in loops:
         if is_over_phases(loop):
             notes.append(f"one of the phases in {loop.place} is assumed to train")
@@ -238,7 +239,7 @@ def _passes(
 ) -> Tuple[Optional[int], Optional[float]]:
     """Return steps per epoch and epochs from the loops around a step; ``epoch``: steps in a pass over the loader."""
     loader = _step_loader(observed, step)
-    notes += _loop_notes([*outer, *([inner] if inner is not None else [])])
+    notes += loop_notes([*outer, *([inner] if inner is not None else [])])
     if inner is None:
         return _epochs(observed, outer, epoch, step, notes)
     is_endless = _is_endless(observed, inner, loader)
@@ -301,19 +302,6 @@ def _epochs(
     if not outer and (per_epoch is not None if loader is None else step and step.loops):
         return per_epoch, 1
     return _read_options(observed, per_epoch, notes)
-
-
-def _loop_notes(loops: List[EnclosingLoop]) -> Iterator[str]:
-    """Yield the assumptions on the lengths of loops."""
-    for loop in loops:
-        if loop.varies_with:
-            yield f"the loop over `{loop.text}` is assumed to be as long in each pass of `{loop.varies_with}`"
-        if loop.increment:
-            yield f"the loop over `{loop.text}` is assumed to go on by the same `{loop.increment}` in each pass"
-        if loop.may_end:
-            yield f"the loop over {loop.place} may end early, by {loop.may_end}"
-        if loop.may_skip:
-            yield f"each pass of `{loop.text}` is assumed to train, which depends on {loop.may_skip}"
 
 
 def _steps_in_loop(observed: LoopObservations, loop: EnclosingLoop, times: int, accumulation: int) -> Tuple[int, str]:

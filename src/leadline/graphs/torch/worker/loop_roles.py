@@ -1,12 +1,16 @@
 """The roles of the loops around a training step: over epochs, over batches, or over steps that draw a batch each."""
 
 import inspect
-from typing import Any, List, Optional, Tuple
+import re
+from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 
 from leadline.graphs.torch.worker.loop_bounds import never_ends
 from leadline.graphs.torch.worker.loops import EnclosingLoop, loops_of
+
+LENGTH = re.compile(r"\w*per_?epoch\w*|epoch_(?:size|steps|len)\w*")
+"""Names of the length of an epoch."""
 
 
 def split_loops(
@@ -58,5 +62,18 @@ def reads_endlessly(frame: Any) -> bool:
     return any(map(never_ends, loops_of(frame)))
 
 
+def loop_notes(loops: List[EnclosingLoop]) -> Iterator[str]:
+    """Yield the assumptions on the lengths of loops."""
+    for loop in loops:
+        if loop.varies_with:
+            yield f"the loop over `{loop.text}` is assumed to be as long in each pass of `{loop.varies_with}`"
+        if loop.increment:
+            yield f"the loop over `{loop.text}` is assumed to go on by the same `{loop.increment}` in each pass"
+        if loop.may_end:
+            yield f"the loop over {loop.place} may end early, by {loop.may_end}"
+        if loop.may_skip:
+            yield f"each pass of `{loop.text}` is assumed to train, which depends on {loop.may_skip}"
+
+
 def _is_over_epochs(loop: EnclosingLoop) -> bool:
-    return "epoch" in loop.name.lower() or "epoch" in loop.text.lower()
+    return "epoch" in LENGTH.sub("", f"{loop.name} {loop.text}".lower())

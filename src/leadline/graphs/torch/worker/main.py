@@ -20,7 +20,7 @@ from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.ended_runs import CountedRun
 from leadline.graphs.torch.worker.expressions import MOST_COUNT
 from leadline.graphs.torch.worker.libraries import last_user_line
-from leadline.graphs.torch.worker.session import COMPILER, ScriptFailure, StopTrace, TraceSession
+from leadline.graphs.torch.worker.session import COMPILER, NoMoreBatches, ScriptFailure, StopTrace, TraceSession
 from leadline.graphs.torch.worker.watchdog import Watchdog, time_failure
 
 CALCULATED = "calculated"
@@ -174,6 +174,8 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> bool:
             raise
         if steps.evaluation is None:
             steps.evaluated = 0  # the evaluation did not end
+        if isinstance(error, NoMoreBatches):  # the script reads the loader by `next`
+            return False
         failure = failure_document(error)
         reason = failure["reason"].rpartition(";")[0]
         session.note(f"code after training is not traced: {failure['location'] or 'the script'} raised {reason}")

@@ -3,7 +3,7 @@
 import concurrent.futures
 import multiprocessing.pool
 from concurrent.futures import Future, ProcessPoolExecutor
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Callable, Optional
 
 from leadline.graphs.torch.worker.training_code import trains
@@ -77,8 +77,11 @@ def replace_pools(ranks: Any) -> None:
         return whole
 
     def iterate(original: Any) -> Any:
-        def call(pool: Any, func: Any, iterable: Any, *rest: Any) -> Any:
-            return iter(pool.map(func, iterable)) if _trains_in(pool, func) else original(pool, func, iterable, *rest)
+        @wraps(original)
+        def call(pool: Any, func: Any, iterable: Any, *rest: Any, **options: Any) -> Any:
+            if _trains_in(pool, func):
+                return iter(pool.map(func, iterable))
+            return original(pool, func, iterable, *rest, **options)
 
         return call
 

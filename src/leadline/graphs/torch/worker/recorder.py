@@ -297,6 +297,8 @@ class Recorder(TorchDispatchMode):
 
     def track_parameter(self, tensor: Any) -> None:
         """Count a trained tensor among the parameters, also one that no module made."""
+        if self._memory(tensor) is None:
+            self.track(tensor)  # one with data, which no module made
         memory = self._memory(tensor)
         if memory is not None and self.category.get(memory[0]) != "parameter":
             self.category[memory[0]] = "parameter"

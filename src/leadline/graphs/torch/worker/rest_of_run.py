@@ -272,7 +272,8 @@ class RestOfRun:
         except BaseException as error:
             if self.is_fork:
                 failure = describe(error)
-                text = f"{failure['location'] or 'the script'} raised {failure['reason'].rpartition('; ')[0]}"
+                reason = failure["reason"].rpartition("; ")[0] or failure["reason"]
+                text = f"{failure['location'] or 'the script'} raised {reason}"
                 if not self.place:
                     self._fields[TEXT_AT:] = text.encode(errors="replace")[:LONGEST_TEXT].ljust(LONGEST_TEXT, b"\0")
                 self._report(FAILED if self._is_inside(error) else FAILED_LATER)

@@ -153,6 +153,10 @@ class StopTrace(BaseException):
     """Ends the user's script once enough is recorded; no ``Exception``, so that no handler of the script catches it."""
 
 
+class NoMoreBatches(StopIteration):
+    """Ends a loader before its last batch, as an evaluation needs only some."""
+
+
 class ScriptFailure(Exception):
     """The script or model cannot be traced. The message is the whole reason, but for what the script printed last."""
 

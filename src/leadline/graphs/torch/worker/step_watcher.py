@@ -19,7 +19,7 @@ from leadline.graphs.torch.worker.recorder import Recorder
 from leadline.graphs.torch.worker.repeated_calls import ALIKE, SAMPLED, RepeatedCalls
 from leadline.graphs.torch.worker.rest_of_run import RestOfRun
 from leadline.graphs.torch.worker.script_work import ScriptClock
-from leadline.graphs.torch.worker.session import StopTrace, TraceSession, call_after
+from leadline.graphs.torch.worker.session import NoMoreBatches, StopTrace, TraceSession, call_after
 from leadline.graphs.torch.worker.windows import TraceWindow
 
 STEPS = 3
@@ -307,7 +307,7 @@ class StepWatcher:
                 self.recorder.stage = "evaluation"
                 self.work.end_epoch(self._loaded_s(EVALUATION))
             self.ended = True
-            raise StopIteration
+            raise NoMoreBatches
         if id(loader) in self.training_loaders:
             self._begin_epoch()
             raise StopTrace
@@ -317,7 +317,7 @@ class StepWatcher:
             if self.evaluation is None or moved_bytes(window) > moved_bytes(self.evaluation):
                 self.evaluation = window
         if batches.evaluated >= EVALUATION_BATCHES:
-            raise StopIteration
+            raise NoMoreBatches
         if not self.evaluated:
             self.recorder.cut()
             self.recorder.stage = "evaluation"

@@ -22,6 +22,7 @@ def install_tensor_methods(session: TraceSession) -> None:
     _replace_methods(session)
     for name in ("tensor", "as_tensor", "asarray"):
         setattr(torch, name, _construct_on_host(getattr(torch, name)))
+    torch.Tensor.__new__ = _construct_from_values(torch.Tensor.__new__)
     _make_fake_parameters(session)
     if not session.calculates:
         torch.nn.Module._apply = _apply
@@ -112,6 +113,18 @@ def _construct_on_host(original: Any) -> Any:
         return tensor.requires_grad_() if requires_grad else tensor
 
     return construct
+
+
+def _construct_from_values(original: Any) -> Any:
+    """Let ``torch.Tensor`` take a list of tensors of one element."""
+
+    @functools.wraps(original)
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls is torch.Tensor and args and isinstance(args[0], (list, tuple)):
+            args = (fake_tensors.with_values(args[0]), *args[1:])
+        return original(cls, *args, **kwargs)
+
+    return new
 
 
 def _with_numbers(original: Any) -> Any:
