@@ -156,7 +156,8 @@ def _loader_facts(observed: LoopObservations, loader: Any, notes: List[str]) -> 
     if facts["loader_workers"]:
         facts["object_bytes"] = object_bytes(loader.dataset)
     collates = loader.batch_size == 1 and loader.collate_fn is not torch.utils.data.default_collate
-    within = first_batch.get("common", 1) if collates else 1
+    taken = (observed.forward or {}).get("batch")
+    within = first_batch.get("common", 1) if collates and taken in (None, first_batch.get("common")) else 1
     if within > 1:
         facts["batch"] = within
         notes.append(f"batch {within} is read from a batch of the loader, whose items are taken for whole batches")

@@ -115,13 +115,13 @@ def _record_batch(watch: LoopObservations, batch: Any, iterator: Any) -> None:
 def _batch_size_and_bytes(batch: Any) -> Dict[str, Any]:
     """Return the most common leading dimension of a batch's tensors, their total bytes and the bytes of each.
 
-    ``common`` is that dimension if all have it, and one has no other, as labels have none.
+    ``common`` is that dimension if all have it, some and no other, as labels, and some more, as samples.
     """
     tensors = batch_tensors(batch)
     counts = collections.Counter(int(tensor.shape[0]) for tensor in tensors if tensor.dim())
     sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
     most = counts.most_common(1)[0][0] if counts else 0
-    is_common = counts[most] == len(tensors) and any(tensor.dim() == 1 for tensor in tensors)
+    is_common = counts[most] == len(tensors) and {tensor.dim() == 1 for tensor in tensors} == {True, False}
     return {"batch": most, "bytes": sum(sizes), "tensors": sizes, "common": most if is_common else 1}
 
 
