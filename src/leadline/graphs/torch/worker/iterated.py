@@ -7,9 +7,9 @@ tensor without data from others. Nothing else changes: neither values nor lines.
 import ast
 import builtins
 import gc
-import importlib
 import importlib.machinery
 import operator
+import os
 import runpy
 import sys
 import types
@@ -28,7 +28,7 @@ _begun: Dict[str, Tuple[Any, Optional[int]]] = {}
 
 def record_iterables() -> None:
     """Record what loops go over, in the script and the modules of its own that are loaded from now on."""
-    importlib.import_module("importlib.metadata")  # `is_own_file` needs it, also to tell whose file it is itself
+    is_own_file(os.devnull)  # loads what it needs: later, it would ask the hook about the files that it is loading
     setattr(builtins, NAME, _record)
     setattr(builtins, TYPE, _type_of)
     read: Any = importlib.machinery.SourceFileLoader.get_code
