@@ -1,26 +1,11 @@
 """Steps of a ``while`` loop whose counter a loop within it increments, as by one for each batch or action."""
 
 import math
-from typing import List, Optional, Tuple
+from typing import Optional, Tuple
 
-from leadline.graphs.torch.worker.ended_runs import UNREACHED_NOTE, is_unreached
 from leadline.graphs.torch.worker.loop_observations import LoopObservations
-from leadline.graphs.torch.worker.loop_roles import loop_notes, same_loop
+from leadline.graphs.torch.worker.loop_roles import same_loop
 from leadline.graphs.torch.worker.loops import EnclosingLoop
-
-
-def limited_steps(observed: LoopObservations, limit: EnclosingLoop, notes: List[str]) -> Optional[int]:
-    """Return the steps of a loop that ends at a count of them, ``None`` if they are unknown, as a note then says."""
-    notes += loop_notes([limit])
-    counted, assumed = counted_steps(observed, limit)
-    if counted is None:
-        notes.append(f"the steps of {limit.place} are unknown{assumed}")
-    elif is_unreached(counted, [limit]):
-        notes.append(UNREACHED_NOTE)
-        return None
-    else:
-        notes.append(f"{counted} steps are read from {limit.place}{assumed}")
-    return counted
 
 
 def counted_steps(observed: LoopObservations, limit: EnclosingLoop) -> Tuple[Optional[int], str]:

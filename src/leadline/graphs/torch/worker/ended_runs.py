@@ -10,7 +10,6 @@ Lengths = Tuple[Optional[int], Optional[float]]
 """Steps per epoch, and epochs."""
 UNREACHED = 10**9
 """Steps that no run makes: a limit of so many stands for none where something else may end a loop."""
-UNREACHED_NOTE = f"a limit of {UNREACHED:,} steps or more is hardly meant to be reached: the steps are unknown"
 LATE = 18
 """Steps after which one of an optimizer that had none before belongs to no round of the others."""
 
@@ -92,6 +91,15 @@ def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read:
     ``read`` are those that the ``loops`` around a step have by its source, ``notes`` the sentences on them. The steps
     counted are true, unless values decide: a trace has none.
     """
+    per_epoch, epochs = _counted_or_read(run, loops, read, notes)
+    steps = (per_epoch or 0) * (epochs or 0)
+    if steps < UNREACHED or not any(loop.may_end for loop in loops):
+        return per_epoch, epochs
+    notes.append(f"a limit of {steps:,.0f} steps is hardly meant to be reached: the steps are unknown")
+    return None, None
+
+
+def _counted_or_read(run: Optional[CountedRun], loops: List[EnclosingLoop], read: Lengths, notes: List[str]) -> Lengths:
     total = read[0] * read[1] if read[0] is not None and read[1] is not None else None
     if run is None or (run.guesses is not Guesses.TRACED and run.steps == total):
         return read
@@ -118,11 +126,6 @@ def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read:
     return read if total == run.steps else split_steps(read[0], run.steps)
 
 
-def is_unreached(steps: float, loops: List[EnclosingLoop]) -> bool:
-    """Return whether a limit of loops that may end before stands for none."""
-    return steps >= UNREACHED and any(loop.may_end for loop in loops)
-
-
 def _projected(
     made: int,
     projection: Projection,
@@ -136,9 +139,6 @@ def _projected(
         is_limited = made <= total < projection.low and any(loop.limit is not None for loop in loops)
         if is_limited or projection.holds(total):
             return read
-    if total is None and is_unreached(projection.likely, loops):
-        notes[:] = [*(note for note in notes if note != UNREACHED_NOTE), UNREACHED_NOTE]
-        return None, None
     if projection.steps is not None:
         notes[:] = [f"about {projection.steps} steps are assumed, as far as the loops had come after {made} of them"]
         per_epoch = round(projection.steps / read[1]) if read[1] is not None else 0

@@ -20,6 +20,8 @@ from leadline.graphs.torch.worker.expressions import called_name, gives_elements
 from leadline.graphs.torch.worker.libraries import is_own_file
 
 NAME, TYPE = "__leadline_iterated__", "__leadline_type__"
+FAKE_TENSORS = "torch._subclasses.fake_tensor"
+"""Module of the tensors without data. It is not imported here, as the trace of a JAX script needs no PyTorch."""
 COMPILED_OTHERWISE = ("jit", "kernel", "guvectorize", "vectorize", "script")
 """Parts of the names of decorators whose functions are compiled from their byte code or source."""
 _begun: Dict[str, Tuple[Any, Optional[int]]] = {}
@@ -70,7 +72,8 @@ def _record(iterable: Any, place: str) -> Any:
 def _type_of(kind: Any, value: Any) -> Any:
     """Return what ``type(value)`` gives for real: of a tensor without data, ``torch.Tensor``."""
     found = kind(value)
-    return sys.modules["torch"].Tensor if getattr(found, "__name__", "") == "FakeTensor" else found
+    is_fake = getattr(found, "__module__", "") == FAKE_TENSORS and found.__name__ == "FakeTensor"
+    return sys.modules["torch"].Tensor if is_fake else found
 
 
 def _length(value: Any) -> Optional[int]:

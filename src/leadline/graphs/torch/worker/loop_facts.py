@@ -9,7 +9,7 @@ import sys
 import types
 from typing import Any, Dict, List, Optional, Tuple
 
-from leadline.graphs.torch.worker.counted_steps import limited_steps
+from leadline.graphs.torch.worker.counted_steps import counted_steps
 from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses, correct_lengths, split_steps
 from leadline.graphs.torch.worker.evaluation_loaders import evaluation_batches
 from leadline.graphs.torch.worker.expressions import is_count
@@ -194,8 +194,13 @@ def _epoch_length(
     loops = step.loops if step else []
     outer, inner, limit_loop = split_loops(loops, loader, step is None or observed.advances(step))
     if limit_loop is not None:
-        counted = limited_steps(observed, limit_loop, notes)
-        return (None, None) if counted is None else _apply_step_limit(per_epoch, None, counted)
+        notes += loop_notes([limit_loop])
+        counted, assumed = counted_steps(observed, limit_loop)
+        if counted is None:
+            notes.append(f"the steps of {limit_loop.place} are unknown{assumed}")
+            return None, None
+        notes.append(f"{counted} steps are read from {limit_loop.place}{assumed}")
+        return _apply_step_limit(per_epoch, None, counted)
     per_epoch, epochs = _passes(observed, step, outer, inner, per_epoch, batches, accumulation, notes)
     if per_epoch is not None and epochs is not None and batches and loops and loops[-1].counts_on:
         period, first = (accumulation, accumulation) if accumulation > 1 else _period_of_rarest(observed)

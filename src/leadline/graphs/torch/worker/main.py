@@ -267,13 +267,13 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
         return {"reason": reason, "location": location or None}
     if steps.backwards and session.policy == "cuda" and not steps.recorder.serial:
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
-    is_jax = JAX in sys.modules and not (steps.backwards or steps.counts)
+    by_jax = {"retry": JAX} if JAX in sys.modules and not (steps.backwards or steps.counts) else {}
     if session.stopped_at or session.is_over:
-        return {**time_failure(session), **({"retry": JAX} if is_jax else {})}
+        return {**time_failure(session), **by_jax}
     if steps.backwards:
         return {"reason": "the script ended without a whole training step; give it data for at least three"}
     reason = "the script ended without a backward pass, an optimizer step or a model call on the device"
-    return {"reason": reason, "shows_output": True, "retry": JAX if is_jax else None}
+    return {"reason": reason, "shows_output": True, **by_jax}
 
 
 def failure_document(error: BaseException, advice: str = "the trace stopped here") -> Dict[str, Any]:

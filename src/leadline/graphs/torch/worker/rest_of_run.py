@@ -95,6 +95,7 @@ class RestOfRun:
         """Seconds of loading and of calls that did not run, those that the script would sleep, those of operations
         before the fork, and those of a call of an operation besides them."""
         self._handled = 0
+        """Operations before the fork, and those in what is passed."""
         self._work_steps = 0
         self._course = RunProgress()
         self._began = read_times()
@@ -288,9 +289,11 @@ class RestOfRun:
     def passing(self) -> Iterator[None]:
         """Leave what happens here out of the script's own work."""
         began_s, handled_s, passed_s = time.thread_time(), self.recorder.handled_s, self._passed_s
+        others = self.recorder.handled - self._handled
         try:
             yield
         finally:
+            self._handled = self.recorder.handled - others
             self._passed_s = passed_s + time.thread_time() - began_s - (self.recorder.handled_s - handled_s)
 
     def call(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
