@@ -199,9 +199,7 @@ def _run(run: Callable[..., BenchmarkResult], options: dict[str, object], name: 
     if "progress" not in inspect.signature(run).parameters:
         return run(**options)
     with status(f"bench {name}") as update:
-        return run(
-            **options, progress=lambda done, total: update(f"bench {name}: {done} of {total} questions answered")
-        )
+        return run(**options, progress=lambda done, total: update(f"bench {name}: {done} of {total} done"))
 
 
 def _print(result: BenchmarkResult) -> None:
