@@ -8,7 +8,7 @@ from leadline.graphs.torch import trace
 @pytest.fixture(autouse=True)
 def _counted_soon(monkeypatch):
     """Count for less time than users wait: scripts here are short, or have no end."""
-    monkeypatch.setattr(trace, "COUNT_S", 8.0)
+    monkeypatch.setattr(trace, "COUNT_S", 3.0)
 
 
 @pytest.fixture

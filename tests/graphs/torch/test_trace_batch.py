@@ -179,3 +179,32 @@ def test_a_batch_whose_keys_are_a_property_is_one_object(tmp_path: Path) -> None
     """
     job = trace_code(tmp_path, code)
     assert (job.loop.batch, job.step.parameters) == (4, 4)
+
+
+def test_a_step_on_a_small_batch_is_not_kept_if_the_next_one_was_fetched_before(tmp_path):
+    job = trace_code(
+        tmp_path,
+        """
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+        rows = [[0, 1, 2, 3], [4, 5, 6, 7], [8], [9, 10, 11, 12], [13, 14, 15, 16]]
+        loader = DataLoader(TensorDataset(torch.randn(17, 8)), batch_sampler=rows)
+
+        def ahead(batches):
+            batches = iter(batches)
+            current = next(batches)
+            for following in batches:
+                yield current
+                current = following
+            yield current
+
+        model = torch.nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for epoch in range(3):
+            for (x,) in ahead(loader):
+                model(x.cuda()).sum().backward()
+                optimizer.step()
+        """,
+    )
+    assert job.loop.batch == 4
+    assert max(op.flops for op in job.step.ops) == 2 * 4 * 8 * 8

@@ -28,6 +28,8 @@ def trace(folder: Path, loop: str) -> TracedJob:
         "assert (y > -9).all() and (y < 9).all()",
         "assert all(row.sum() < 9 for row in y)",
         "assert (y == 5).sum() == 0",
+        "assert (y == 5).sum().item() == 0",
+        "assert y.max().item() <= -3, 'too large'",
         "if (y == 5).sum(dim=0).max() > 0: raise ValueError('five')",
         "if not (y < 9).all(): raise ValueError('too large')",
         "if (y < 9).all():\n        y = y * 2\n    else:\n        raise ValueError('too large')",

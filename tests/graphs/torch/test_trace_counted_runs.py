@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from leadline.core.graph import TracedJob
-from leadline.graphs.torch.worker.ended_runs import StepCounts
+from leadline.graphs.torch.worker.ended_runs import Guesses, StepCounts
+from leadline.graphs.torch.worker.rest_of_run import ENDED, RUNNING, ForkProgress, RestOfRun
+from leadline.graphs.torch.worker.session import TraceSession
 from tests.support.traced_script import trace_code
 
 BEGINNING = """
@@ -331,3 +333,89 @@ def test_a_failure_after_a_trainer_leaves_its_counted_steps(tmp_path):
     )
     assert steps_of(job) == 7
     assert any("fails after 7 steps" in note for note in job.notes)
+
+
+COUNTER_OF_STEPS = """
+last, wait = -1, 1
+for epoch in range(6):
+    for number, (rows,) in enumerate(loader):
+        seen = number + 5 * epoch
+        wait = 1 + seen // 10
+        model(rows.to("cuda")).mean().backward()
+        if seen - last >= wait:
+            optimizer.step()
+            last = seen
+"""
+
+
+def test_steps_that_become_rarer_are_counted(tmp_path):
+    job = trace(tmp_path, COUNTER_OF_STEPS)
+    assert steps_of(job) == 18
+    assert not any("assumed to train" in note for note in job.notes)
+
+
+@pytest.mark.usefixtures("_only_read")
+def test_steps_that_become_rarer_are_assumed_where_nothing_counts_them(tmp_path):
+    job = trace(tmp_path, COUNTER_OF_STEPS)
+    assert any("assumed to train, which depends on `if seen - last >= wait`" in note for note in job.notes)
+
+
+@pytest.mark.usefixtures("_only_read")
+def test_trainings_of_a_search_are_assumed_to_be_alike(tmp_path):
+    code = """
+class Search:
+    def __init__(self, epochs):
+        self.epochs, self.optimizer = epochs, torch.optim.Adam(model.parameters())
+    def fit(self):
+        for _ in range(self.epochs):
+            for (rows,) in loader: step(rows, self.optimizer)
+
+for epochs in (2, 5, 3): Search(epochs).fit()
+"""
+    notes = trace(tmp_path, code).notes
+    assert any("all trainings of the loop over `(2, 5, 3)`" in note for note in notes)
+
+
+def test_an_argument_with_the_shape_of_a_number_need_not_be_one(tmp_path):
+    code = """
+class Box:
+    shape = torch.Size([])
+
+class Value(torch.nn.Linear):
+    def forward(self, rows, box=None):
+        return super().forward(rows)
+
+value, box = Value(8, 1).to("cuda"), Box()
+for epoch in range(9):
+    step()
+    with torch.no_grad():
+        value(torch.randn(6, 8).to("cuda"), box=box)
+"""
+    job = trace(tmp_path, code)
+    assert steps_of(job) == 9
+    assert not any("fails" in note for note in job.notes)
+
+
+def test_a_generator_that_reads_the_loader_by_next_ends_without_a_failure(tmp_path):
+    code = """
+class Again(DataLoader):
+    def __iter__(self):
+        self.batches = super().__iter__()
+        for _ in range(len(self)):
+            yield next(self.batches)
+
+for epoch in range(5):
+    for (rows,) in Again(TensorDataset(torch.randn(20, 8)), batch_size=4): step(rows)
+"""
+    job = trace(tmp_path, code)
+    assert steps_of(job) == 25
+    assert not any("StopIteration" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(("steps", "guesses"), [(3, Guesses.ONE), (7, Guesses.DIFFERENT)])
+def test_a_second_run_that_is_too_slow_contradicts_only_by_more_steps(steps, guesses):
+    ended = ForkProgress(ENDED, 5, 0, has_guessed=True, used_s=1, work_s=0, work_steps=0, rounds=0, projection=None)
+    slow = ended._replace(state=RUNNING, steps=steps)
+    run = RestOfRun(TraceSession(), None)._compare(ended, slow, None)
+    assert run.guesses is guesses
+    assert run.steps == 5

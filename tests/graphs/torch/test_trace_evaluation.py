@@ -155,3 +155,29 @@ def test_steps_on_one_batch_load_nothing_and_are_no_passes_over_the_data_set(tmp
     loop = trace(tmp_path, DATA + ONE_BATCH).loop
     assert (loop.steps_per_epoch, loop.epochs, loop.batch) == (25, 2, 8)
     assert loop.loading is None
+
+
+EARLY = """
+import torch
+model = torch.nn.Linear(16, 16)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+rows, held = torch.randn(32, 16), torch.randn(6000, 16)
+for step in range(100):
+    model.train()
+    model(rows).square().mean().backward()
+    optimizer.step()
+    if CONDITION:
+        model.eval()
+        with torch.no_grad():
+            model(held).square().mean()
+"""
+
+
+def test_a_step_before_which_the_model_is_evaluated_stands_for_no_other(tmp_path):
+    kept, others = (trace(tmp_path, EARLY.replace("CONDITION", when)) for when in ("step in (0, 1, 10)", "step > 99"))
+    assert [op for op in kept.step.ops if op.flops] == [op for op in others.step.ops if op.flops]
+
+
+def test_a_step_after_each_of_which_the_model_is_evaluated_has_that(tmp_path):
+    job = trace(tmp_path, EARLY.replace("CONDITION", "step >= 0"))
+    assert max(op.flops for op in job.step.ops) == 2 * 6000 * 16 * 16

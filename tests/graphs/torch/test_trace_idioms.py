@@ -151,7 +151,8 @@ def test_a_default_tensor_type_of_the_gpu_puts_new_tensors_on_it(tmp_path: Path)
         model = torch.nn.Linear(4, 4)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for step in range(9):
-            torch.cat([model(torch.rand(2, 4)), torch.Tensor([[1.0] * 4])]).sum().backward()
+            scaled = torch.rand(2, 4) * torch.FloatTensor([0.5, 2.0])[1]  # a view of a tensor on the host
+            torch.cat([model(scaled), torch.Tensor([[1.0] * 4])]).sum().backward()
             optimizer.step()
         """,
     )

@@ -56,6 +56,30 @@ for e in range(3):
             30,
         ),
         ("for epoch in range(3):\n    for (x, _), (y, _) in zip(a, b): step(torch.cat([x, y]))\n", 30),
+        (
+            """
+class Epochs:
+    stopped = False
+    def __iter__(self):
+        for epoch in range(3):
+            yield a
+            if self.stopped: break
+
+for loader in Epochs():
+    for x, _ in loader: step(x)
+""",
+            30,
+        ),
+        (
+            """
+def counted(loader):
+    return zip(range(7), forever(loader))
+
+for epoch in range(3):
+    for number, x in counted(a): step(x)
+""",
+            21,
+        ),
         ("for epoch in range(3):\n    for i, ((x, _), (y, _)) in enumerate(zip(cycle(a), b)): step(y)\n", 45),
         ("for i, x in enumerate(forever(a)):\n    if i >= 400: break\n    step(x)\n", 400),
         ("for i, x in enumerate(forever(a)):\n    step(x)\n    if x.mean() > 2: break\n", None),

@@ -239,6 +239,45 @@ def test_the_first_of_the_ranks_in_a_pool_is_traced_in_place_beside_other_tasks(
     assert "the script starts 4 training processes: the first was traced in place of all" in job.notes
 
 
+HANDED_ON = """
+import sys, torch
+from functools import partial
+from torch import multiprocessing
+
+class Trainer:
+    def step(self, model, rows):
+        model(rows).sum().backward()
+        optimizer.step()
+
+def loop(rows, model, trainer):
+    for i in range(0, len(rows), 8):
+        trainer.step(model, rows[i : i + 8])
+
+def call(function):
+    return function()
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(16, 4).share_memory()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    pool = multiprocessing.get_context("spawn").Pool(1)
+    for epoch in range(3):
+        rows, trainer = torch.randn(56, 16), Trainer()
+        if sys.argv[1] == "in its argument":
+            pool.map_async(call, [partial(loop, rows, model, trainer)]).get()
+        elif sys.argv[1] == "by name":
+            pool.map_async(partial(loop, model=model, trainer=trainer), [rows]).get()
+        else:
+            pool.apply_async(loop, (rows, model), {"trainer": trainer}).get()
+"""
+
+
+@pytest.mark.parametrize("how", ["in its argument", "by name", "as an object"])
+def test_a_task_that_is_handed_what_trains_is_traced_in_place(tmp_path: Path, how: str) -> None:
+    job = _trace(tmp_path, HANDED_ON, arguments=shlex.quote(how))
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (7, 3)
+    assert job.step.parameters == 68
+
+
 def test_tasks_of_a_pool_that_train_one_after_another_are_noted(tmp_path: Path) -> None:
     code = """
     import multiprocessing, torch

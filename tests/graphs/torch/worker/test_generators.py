@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from leadline.graphs.torch.worker.generators import count_yields
+from leadline.graphs.torch.worker.generators import count_yields, early_end_of
 from leadline.graphs.torch.worker.loop_lengths import _passes
 
 CODE = """
@@ -39,6 +39,20 @@ def stopped(n):
         yield i
         if i > 3:
             break
+
+class Epochs:
+    stopping = False
+    def __iter__(self):
+        for epoch in range(6):
+            yield epoch
+            if self.stopping:
+                break
+
+def until(n, data):
+    for i in range(n):
+        if data.length * i > 9:
+            return
+        yield i
 
 def nested(n):
     for x in nested(n):
@@ -89,7 +103,7 @@ def in_turn(rows, size=2):
         yield rows[start : start + size]
         start += size
 
-data, running = Data(), batches(4)
+data, running, epochs = Data(), batches(4), Epochs()
 of_whole = whole_batches("abcdefgh", 3)
 next(of_whole)
 of_call, of_class = in_epochs(zip("abc", "def"), 5), iter(Rows("abcde"))
@@ -106,14 +120,26 @@ for generator in (running, of_call, of_class):
         ("of_call", 10), ("of_class", 3), ("slices(x for x in 'ab')", None),
         ("of_whole", 2), ("in_turn('abcde')", 3), ("in_turn('abcde', size=1)", 5),
         ("either('abcdefghi')", 3), ("either('abcdefgh', extra=2)", 2),
+        ("epochs", 6), ("until(7, data)", None),
         ("range(3)", None), ("missing", None), ("slices('abcdef')", 3), ("slices('abcde', 'abcde', size=4)", 2),
     ],
 )  # fmt: skip
-def test_yields_are_counted_where_only_loops_decide(tmp_path, expression, yields):
+def test_yields_are_counted_where_only_loops_decide(script_frame, expression, yields):
+    assert count_yields(ast.parse(expression, mode="eval").body, script_frame, _passes) == yields
+
+
+@pytest.mark.parametrize(("expression", "condition"), [("epochs", "if self.stopping"), ("data", "")])
+def test_what_may_end_a_generator_is_told(script_frame, expression, condition):
+    node = ast.parse(expression, mode="eval").body
+    count_yields(node, script_frame, _passes)
+    assert early_end_of(node, script_frame).strip("`").partition("`")[0] == condition
+
+
+@pytest.fixture
+def script_frame(tmp_path):
+    """Return what stands for a frame of the script that has defined all of it."""
     script = tmp_path / "train.py"
     script.write_text(CODE)
     names = runpy.run_path(str(script))
-    frame = SimpleNamespace(
-        f_locals=names, f_globals=names, f_code=SimpleNamespace(co_flags=0, co_filename=str(script))
-    )
-    assert count_yields(ast.parse(expression, mode="eval").body, frame, _passes) == yields
+    code = SimpleNamespace(co_flags=0, co_filename=str(script))
+    return SimpleNamespace(f_locals=names, f_globals=names, f_code=code)

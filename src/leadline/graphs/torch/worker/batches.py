@@ -65,8 +65,11 @@ class BatchPlanner:
 
     @property
     def is_partial(self) -> bool:
-        """Return whether the last batch of a loader has fewer samples than others, as at the end of an epoch."""
-        return not self.sizes_differ and any(sizes[-1] < max(sizes) for sizes in self._sizes.values())
+        """Return whether the last batch of a loader, or the one before it, has fewer samples than others.
+
+        That is so at the end of an epoch. A step may be on the one before, as Accelerate fetches a batch ahead.
+        """
+        return not self.sizes_differ and any(min(sizes[-2:]) < max(sizes) for sizes in self._sizes.values())
 
     @property
     def is_planning(self) -> bool:

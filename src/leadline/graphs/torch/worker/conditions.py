@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import contextlib
 import functools
 import itertools
 import os
@@ -62,6 +63,28 @@ def expected_number() -> float:
     place = frame.f_code, frame.f_lineno
     _numbers[place] += 1
     return 1.0 if _numbers[place] <= MOST_NUMBERS else CONVERGED
+
+
+def asserted_number() -> Optional[float]:
+    """Return the constant with which the running line asserts that a number is equal, or which it does not exceed."""
+    frame = calling_frame()
+    return None if frame is None else _asserted_numbers(frame.f_code.co_filename).get(frame.f_lineno)
+
+
+@functools.cache
+def _asserted_numbers(path: str) -> Dict[int, float]:
+    tree = parse_file(path)
+    checks = [test for test, kind, truth in _tests(tree) if kind == CHECK and truth] if tree is not None else []
+    lines: Dict[int, float] = {}
+    for test in checks:
+        if not isinstance(test, ast.Compare) or len(test.ops) > 1:
+            continue
+        value: Any = None
+        with contextlib.suppress(ValueError):  # it is no constant
+            value = ast.literal_eval(test.comparators[0])
+        if isinstance(test.ops[0], (ast.Eq, ast.LtE, ast.GtE)) and type(value) in (int, float):
+            lines.update(dict.fromkeys(range(test.lineno, (test.end_lineno or test.lineno) + 1), value))
+    return lines
 
 
 def guess_otherwise(*, rising: bool) -> None:

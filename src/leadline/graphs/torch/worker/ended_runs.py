@@ -55,7 +55,7 @@ class Guesses(enum.Enum):
     ALIKE = "alike"
     """Opposite ones led to the same steps."""
     ONE = "one"
-    """With others the script failed."""
+    """With others the script failed, or was too slow."""
     DIFFERENT = "different"
     MORE = "more"
     """The run went on beyond the steps that were read from the source, and its end is not known."""
@@ -101,7 +101,11 @@ def correct_lengths(run: Optional[CountedRun], loops: List[EnclosingLoop], read:
 
 def _counted_or_read(run: Optional[CountedRun], loops: List[EnclosingLoop], read: Lengths, notes: List[str]) -> Lengths:
     total = read[0] * read[1] if read[0] is not None and read[1] is not None else None
-    if run is None or (run.guesses is not Guesses.TRACED and run.steps == total):
+    if run is None:
+        return read
+    if run.guesses is not Guesses.TRACED and run.steps == total:
+        if run.guesses is Guesses.NONE and run.projection is None:
+            notes[:] = [note for note in notes if " assumed to " not in note]  # they came true
         return read
     if run.projection is not None:
         return _projected(run.steps, run.projection, loops, read, total, notes)

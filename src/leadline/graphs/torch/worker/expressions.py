@@ -279,3 +279,25 @@ def source_text(node: ast.expr, frame: Any) -> str:
     """Return the text of an expression, on one line."""
     text = ast.get_source_segment("".join(linecache.getlines(frame.f_code.co_filename)), node) or ""
     return " ".join(text.split())
+
+
+def own_statements(statements: List[Any]) -> Iterator[Any]:
+    """Yield the statements of a loop, also below its conditions, whose ``break`` ends this loop."""
+    for node in statements:
+        yield node
+        if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.ClassDef)):
+            for part in ("body", "orelse", "handlers", "finalbody"):
+                yield from own_statements(getattr(node, part, []))
+
+
+def never_ends(loop: Any) -> bool:
+    """Return whether a loop is ``while True`` that nothing in it ends."""
+    is_endless = isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)
+    return is_endless and not any(isinstance(node, (ast.Break, ast.Return)) for node in own_statements(loop.body))
+
+
+def yields_forever(code: Any) -> bool:
+    """Return whether the code of a generator yields within ``while True``, which nothing ends."""
+    tree = parse_file(code.co_filename)
+    function: Any = None if tree is None else scope_of(tree, types.SimpleNamespace(f_code=code))
+    return any(map(never_ends, getattr(function, "body", ())))

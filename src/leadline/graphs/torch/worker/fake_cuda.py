@@ -181,9 +181,9 @@ def _allow_default_types() -> None:
     """Let ``torch.set_default_tensor_type`` take a type of the GPU: its dtype and device, also of ``torch.Tensor``."""
     set_host_type, make = torch.set_default_tensor_type, torch.Tensor.__new__
 
-    def make_on_gpu(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        tensor = make(cls, *args, **kwargs)
-        return tensor.to("cuda") if cls is torch.Tensor else tensor
+    def make_on_gpu(*args: Any, **kwargs: Any) -> Any:  # the compiler compares this signature with its own
+        tensor = make(*args, **kwargs)
+        return tensor.to("cuda") if args[0] is torch.Tensor else tensor
 
     def set_default_type(kind: Any) -> None:
         if isinstance(kind, str) and kind.startswith("torch.cuda."):

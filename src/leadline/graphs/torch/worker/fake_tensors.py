@@ -10,7 +10,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from leadline.graphs.torch.worker.conditions import expected_number, expected_truth
+from leadline.graphs.torch.worker.conditions import asserted_number, expected_number, expected_truth
 from leadline.graphs.torch.worker.expressions import read_locals
 
 SPARE_BACKEND = "fgpu"
@@ -209,6 +209,9 @@ def scalar_value(tensor: torch.Tensor) -> Any:
         return bool(expected_truth()) if truth is None else truth
     if tensor.dtype.is_complex:
         return 1 + 0j
+    asserted = asserted_number()
+    if asserted is not None:
+        return asserted if tensor.dtype.is_floating_point else int(asserted)
     if tensor.dtype.is_floating_point:
         return expected_number()
     return 1 + tensor.__dict__.get("_offset", 0) + (next(VARIED[0]) // 4 if VARIED else 0)

@@ -13,16 +13,18 @@ from leadline.graphs.torch.worker.expressions import (
     parse_file,
     read_locals,
     scope_of,
+    yields_forever,
 )
 from leadline.graphs.torch.worker.iterated import recorded
-from leadline.graphs.torch.worker.loop_bounds import never_ends
+from leadline.graphs.torch.worker.loop_bounds import break_bound, breaks_now
+from leadline.graphs.torch.worker.run_conditions import early_end
 
 
 def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optional[int]]) -> Optional[int]:
     """Return how often the generator that an expression names or calls yields; ``None`` if that is unknown.
 
     It yields in loops, whose passes ``count_passes`` returns, under conditions around these that can be read now, or
-    under conditions within them of which both branches yield as often.
+    under conditions within them of which both branches yield as often. ``early_end_of`` names what may end them.
     """
     try:
         code, names, scope_globals = _state(node, frame)
@@ -39,19 +41,26 @@ def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optio
         _reading.pop()
 
 
+def early_end_of(node: Any, frame: Any) -> str:
+    """Return the condition that may end a generator before it has yielded as often as it was counted, or nothing."""
+    try:
+        return _early_ends.get(_state(node, frame)[0], "")
+    except (UnreadableExpression, TypeError, ValueError):
+        return ""
+
+
 def yields_endlessly(node: Any, frame: Any) -> bool:
     """Return whether a call of a loop made a generator that yields within ``while True``, which nothing ends."""
     try:
-        code = _state(node, frame)[0]
+        return yields_forever(_state(node, frame)[0])
     except (UnreadableExpression, TypeError, ValueError):
         return False
-    tree = parse_file(code.co_filename)
-    function = None if tree is None else scope_of(tree, types.SimpleNamespace(f_code=code))
-    return any(map(never_ends, getattr(function, "body", ())))
 
 
 _reading: List[Any] = []
 """Code of the generators that are being read."""
+_early_ends: Dict[Any, str] = {}
+"""What may end the loops of a generator early, by its code."""
 
 
 def _count(
@@ -63,9 +72,14 @@ def _count(
         return None
     state = imagined_frame(names, scope_globals, code.co_filename)
     try:
-        return _count_in(function.body, state, count_passes, in_loop=False)
+        count = _count_in(function.body, state, count_passes, in_loop=False)
     except UnreadableExpression:
         return None
+    loops = [node for node in ast.walk(function) if isinstance(node, (ast.For, ast.While))]
+    if any(break_bound(loop, state) is not None for loop in loops):
+        return None  # the last pass may yield or not
+    _early_ends[code] = next(filter(None, (early_end(loop, state) for loop in loops)), "")
+    return count
 
 
 def _count_in(statements: List[Any], state: Any, count_passes: Any, *, in_loop: bool) -> int:
@@ -77,9 +91,13 @@ def _count_in(statements: List[Any], state: Any, count_passes: Any, *, in_loop: 
     total = 0
     for statement in statements:
         parts = list(ast.walk(statement))
-        if any(isinstance(part, (ast.Break, ast.Return, ast.YieldFrom)) for part in parts):
+        yields = any(isinstance(part, ast.Yield) for part in parts)
+        ends = any(isinstance(part, (ast.Break, ast.Return)) for part in parts)
+        is_condition = in_loop and isinstance(statement, ast.If) and not yields and not breaks_now([statement], state)
+        is_loop = isinstance(statement, (ast.For, ast.While))
+        if any(isinstance(part, ast.YieldFrom) for part in parts) or (ends and not (is_condition or is_loop)):
             raise UnreadableExpression
-        if any(isinstance(part, ast.Yield) for part in parts):
+        if yields:
             total += _count_of(statement, state, count_passes, in_loop=in_loop)
         elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name) and not in_loop:
             with contextlib.suppress(UnreadableExpression):

@@ -8,6 +8,7 @@ import ast
 import builtins
 import gc
 import importlib.machinery
+import itertools
 import operator
 import os
 import runpy
@@ -16,7 +17,7 @@ import types
 import weakref
 from typing import Any, Dict, Optional, Tuple
 
-from leadline.graphs.torch.worker.expressions import called_name, gives_elements
+from leadline.graphs.torch.worker.expressions import called_name, gives_elements, yields_forever
 from leadline.graphs.torch.worker.libraries import is_own_file
 
 NAME, TYPE = "__leadline_iterated__", "__leadline_type__"
@@ -82,8 +83,15 @@ def _length(value: Any) -> Optional[int]:
         length = operator.length_hint(value, -1)
         return None if length < 0 else length
     parts = [part for held in gc.get_referents(value) for part in (held if isinstance(held, tuple) else (held,))]
-    lengths = [_length(part) for part in parts if hasattr(part, "__next__")]
+    lengths = [_length(part) for part in parts if hasattr(part, "__next__") and not _is_endless(part)]
     return None if None in lengths else min(lengths, default=None)  # type: ignore[type-var]
+
+
+def _is_endless(iterator: Any) -> bool:
+    """Return whether an iterator never ends: one of ``itertools``, or a generator that yields in ``while True``."""
+    if isinstance(iterator, types.GeneratorType):
+        return yields_forever(iterator.gi_code)
+    return isinstance(iterator, (itertools.count, itertools.cycle))
 
 
 def _compile(source: Any, path: str, mode: str = "exec") -> Any:

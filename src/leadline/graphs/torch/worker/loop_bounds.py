@@ -11,6 +11,7 @@ from leadline.graphs.torch.worker.expressions import (
     called_name,
     evaluate,
     is_count,
+    own_statements,
     parse_file,
     scope_of,
     target_name,
@@ -55,21 +56,6 @@ def _holds(test: Any, frame: Any) -> bool:
         return is_equation and bool(evaluate(test.left, frame) == evaluate(test.comparators[0], frame))
     except UnreadableExpression:
         return False
-
-
-def own_statements(statements: List[Any]) -> Iterator[Any]:
-    """Yield the statements of a loop, also below its conditions, whose ``break`` ends this loop."""
-    for node in statements:
-        yield node
-        if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.ClassDef)):
-            for part in ("body", "orelse", "handlers", "finalbody"):
-                yield from own_statements(getattr(node, part, []))
-
-
-def never_ends(loop: Any) -> bool:
-    """Return whether a loop is ``while True`` that nothing in it ends."""
-    is_endless = isinstance(loop, ast.While) and isinstance(loop.test, ast.Constant)
-    return is_endless and not any(isinstance(node, (ast.Break, ast.Return)) for node in own_statements(loop.body))
 
 
 def steps_at_end(loop: Any, scope: Any, line: int) -> bool:

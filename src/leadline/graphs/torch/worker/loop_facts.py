@@ -75,12 +75,7 @@ def infer_loop_facts(observed: LoopObservations, run: Optional[CountedRun] = Non
         facts["evaluation_batches_per_epoch"] = evaluation_batches(observed, loader, facts["steps_per_epoch"], notes)
     if observed.steps_frozen:
         notes.append("the optimizer holds weights without gradients, which are assumed to stay frozen")
-    if observed.later and not is_counted:
-        notes.append(
-            f"the script trains again in {observed.later}: only the first loop is counted, the rest is unknown"
-        )
-    if observed.replaced and not is_counted:
-        notes.append(f"the loader that {observed.replaced} makes later is assumed to give as many batches as the first")
+    notes += () if is_counted else observed.unsure_of(loops)
     facts["notes"] = notes
     facts["one_batch"] = _trains_on_one_batch(observed)
     return facts
@@ -271,8 +266,9 @@ def _passes(
 def _steps_at_end(step: Optional[WatchedStep]) -> bool:
     """Return whether the last batches of an epoch make a step, even if they are fewer than accumulate otherwise."""
     states = sys.modules.get("accelerate.state")
-    if states is not None and states.GradientState().num_steps > 1:
-        return bool(states.GradientState().sync_with_dataloader)
+    state: Any = states.GradientState() if states is not None else None
+    if getattr(state, "num_steps", 1) > 1:  # early versions have none
+        return bool(state.sync_with_dataloader)
     return step is not None and any(loop.steps_at_end for loop in step.loops)
 
 

@@ -1,6 +1,7 @@
 """Hooks on a training script's own loop: batches, epochs, accumulation, evaluation, optimizer and precision."""
 
 import argparse
+import ast
 import collections
 import functools
 import sys
@@ -14,7 +15,7 @@ from torch.utils.data import dataloader as loader_module
 from leadline.graphs.torch.worker import conditions
 from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.ended_runs import CountedRun
-from leadline.graphs.torch.worker.expressions import read_locals
+from leadline.graphs.torch.worker.expressions import read_locals, source_text
 from leadline.graphs.torch.worker.keras_fit import fit_settings
 from leadline.graphs.torch.worker.later_loops import later_training, replaced_loader
 from leadline.graphs.torch.worker.libraries import library_frames, record_preloaded, user_frames
@@ -22,7 +23,7 @@ from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
 from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
 from leadline.graphs.torch.worker.loop_periods import read_periods
 from leadline.graphs.torch.worker.loop_roles import reads_endlessly
-from leadline.graphs.torch.worker.loops import enclosing_loops
+from leadline.graphs.torch.worker.loops import enclosing_loops, loops_of
 from leadline.graphs.torch.worker.session import call_after
 from leadline.graphs.torch.worker.trainers import trainer_settings
 
@@ -44,6 +45,7 @@ def watch_loop(script: Optional[str] = None) -> None:
     _watch = LoopObservations(script)
     call_after(DataLoader, "__init__", functools.partial(_record_loader, _watch))
     call_after(DataLoader, "_get_iterator", _tag_iterator)
+    call_after(torch.optim.Optimizer, "__init__", functools.partial(_record_optimizer, _watch))
     call_after(loader_module._BaseDataLoaderIter, "__next__", functools.partial(_record_batch, _watch))
     options = _watch.options
     call_after(argparse.ArgumentParser, "parse_known_args", lambda result, *_, **__: options.update(vars(result[0])))
@@ -85,6 +87,16 @@ def _record_loader(watch: LoopObservations, _: Any, loader: Any, *args: Any, **k
         "prefetch": kwargs.get("prefetch_factor"),
         "pinned": bool(options.get("pin_memory")),
     }
+
+
+def _record_optimizer(watch: LoopObservations, *_: Any, **__: Any) -> None:
+    if not watch.step_count:
+        watch.made_in.update(
+            (loop.lineno, source_text(loop.iter, frame))
+            for frame in user_frames(watch.folder)
+            for loop in loops_of(frame)
+            if isinstance(loop, ast.For)
+        )
 
 
 def _tag_iterator(iterator: Any, loader: Any) -> None:

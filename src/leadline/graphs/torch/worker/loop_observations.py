@@ -3,7 +3,7 @@
 import collections
 import os
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from leadline.graphs.torch.worker.later_loops import later_training
 from leadline.graphs.torch.worker.libraries import TRAINERS, FrameKey, package_of
@@ -42,6 +42,8 @@ class LoopObservations:
         """Passes of that loop between evaluations, as its condition says; zero without one."""
         self.later = ""
         """Place of further training after the loops of the steps."""
+        self.made_in: Set[Tuple[int, str]] = set()
+        """Lines and texts of the loops in which an optimizer was made before the first step."""
         self.replaced = ""
         """Place in these loops where a condition replaces the loader."""
         self.options: Dict[str, Any] = {}
@@ -131,3 +133,13 @@ class LoopObservations:
         loop = split_loops(step.loops, step.loader, self.advances(step))[1] if step and is_own else None
         unread = [loader for loader in loaders if id(loader) not in self.first_batch]
         return loop is not None and any(self.loader_names.get(id(loader)) in loop.names for loader in unread)
+
+    def unsure_of(self, loops: List[EnclosingLoop]) -> Iterator[str]:
+        """Yield what is assumed or unknown of a run with these loops around its steps, which were not counted."""
+        for loop in loops:
+            if (loop.line, loop.text) in self.made_in and loop.times != 1:
+                yield f"all trainings of the loop over {loop.place} are assumed to be as long as the first"
+        if self.later:
+            yield f"the script trains again in {self.later}: only the first loop is counted, the rest is unknown"
+        if self.replaced:
+            yield f"the loader that {self.replaced} makes later is assumed to give as many batches as the first"

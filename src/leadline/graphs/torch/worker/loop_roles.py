@@ -6,7 +6,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 
-from leadline.graphs.torch.worker.loop_bounds import never_ends
+from leadline.graphs.torch.worker.expressions import never_ends
 from leadline.graphs.torch.worker.loops import EnclosingLoop, loops_of
 
 LENGTH = re.compile(r"\w*per_?epoch\w*|epoch_(?:size|steps|len)\w*")

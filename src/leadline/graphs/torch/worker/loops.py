@@ -33,6 +33,7 @@ from leadline.graphs.torch.worker.expressions import (
     source_text,
     target_name,
 )
+from leadline.graphs.torch.worker.generators import early_end_of
 from leadline.graphs.torch.worker.libraries import FrameKey, frame_key, user_frames
 from leadline.graphs.torch.worker.loop_bounds import (
     CountedPasses,
@@ -229,6 +230,7 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
         loop = loop._replace(position=counted.before, counted=counted, increment=increment, may_skip=may_skip)
         return loop._replace(names=names_read(node.body))
     iterable, count = iterations(node, frame)
+    may_end = may_end or early_end_of(unwrap(node.iter, None)[0], frame)
     if not set(assigned_names(node.body)).isdisjoint(_variables(node.iter)):  # a loop is as long as when it began
         iterable, count = _begun.setdefault((id(frame), frame.f_code, node.lineno), (iterable, count))
     name, names = target_name(node.target), names_read(node.body)
@@ -300,11 +302,12 @@ def _join_varying(nodes: List[Any], loops: List[EnclosingLoop], frame: Any) -> L
         for first in range(last):
             if _is_over_names(loops[first]) or not (kind := _depends(nodes[last], nodes[first])):
                 continue
-            if kind == INDIRECT:
+            times = None if kind == INDIRECT else _total(nodes[first : last + 1], frame)
+            is_iterator = loops[first].times is not None and not isinstance(loops[first].iterable, COUNTABLE)
+            if kind == INDIRECT or (times is None and is_iterator and loops[last].times is not None):
                 varying = loops[last]._replace(varies_with=loops[first].text)
                 return [*_join_varying(nodes[:last], loops[:last], frame), varying, *loops[last + 1 :]]
             text = "` and `".join(loop.text for loop in loops[first : last + 1])
-            times = _total(nodes[first : last + 1], frame)
             joined = loops[last]._replace(text=text, times=times, line=nodes[first].lineno, joined=True)
             return [*_join_varying(nodes[:first], loops[:first], frame), joined, *loops[last + 1 :]]
     return loops

@@ -174,7 +174,7 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> bool:
             raise
         if steps.evaluation is None:
             steps.evaluated = 0  # the evaluation did not end
-        if isinstance(error, NoMoreBatches):  # the script reads the loader by `next`
+        if NoMoreBatches in (type(error), type(error.__cause__)):  # the script, or a generator, reads by `next`
             return False
         failure = failure_document(error)
         reason = failure["reason"].rpartition(";")[0]
@@ -234,9 +234,9 @@ def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
     if session.counted is None and steps.rest.has_begun:
         read = loop_hooks.read_facts()
         per_epoch, epochs = read.get("steps_per_epoch"), read.get("epochs")
-        session.counted = steps.rest.wait(
-            None if per_epoch is None or epochs is None else per_epoch * epochs, trains_later=loop_hooks.trains_later()
-        )
+        is_unsure = any("is assumed to train" in note for note in read["notes"])
+        expected = None if per_epoch is None or epochs is None or is_unsure else per_epoch * epochs
+        session.counted = steps.rest.wait(expected, trains_later=loop_hooks.trains_later())
     facts = {
         **loop_hooks.read_facts(session.counted),
         **session.facts,

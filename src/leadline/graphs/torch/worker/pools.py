@@ -58,7 +58,7 @@ def replace_pools(ranks: Any) -> None:
     def apply_task(
         pool: Any, func: Any, args: Any = (), kwds: Any = None, callback: Any = None, *rest: Any, **named: Any
     ) -> Any:
-        if not _trains_in(pool, func):
+        if not _trains_in(pool, func, *args, *(kwds or {}).values()):
             return apply(pool, func, args, kwds or {}, callback, *rest, **named)
         task = _Task(ranks, pool, partial(func, *args, **(kwds or {})), callback)
         ranks.waiting.append(task)
@@ -67,7 +67,7 @@ def replace_pools(ranks: Any) -> None:
     def map_tasks(
         pool: Any, func: Any, iterable: Any, mapper: Any, chunksize: Any = None, callback: Any = None, *rest: Any
     ) -> Any:
-        if not _trains_in(pool, func):
+        if not _trains_in(pool, func, iterable):
             return map_(pool, func, iterable, mapper, chunksize, callback, *rest)
         tasks = [_Task(ranks, pool, partial(_first, mapper, func, item)) for item in iterable]
         ranks.waiting += tasks
@@ -79,7 +79,7 @@ def replace_pools(ranks: Any) -> None:
     def iterate(original: Any) -> Any:
         @wraps(original)
         def call(pool: Any, func: Any, iterable: Any, *rest: Any, **options: Any) -> Any:
-            if _trains_in(pool, func):
+            if _trains_in(pool, func, iterable):
                 return iter(pool.map(func, iterable))
             return original(pool, func, iterable, *rest, **options)
 
@@ -94,7 +94,7 @@ def _replace_executor(ranks: Any) -> None:
     submit = kind.submit
 
     def submit_task(executor: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
-        if not trains(fn):
+        if not trains(fn, *args, *kwargs.values()):
             return submit(executor, fn, *args, **kwargs)
         task = _Task(ranks, executor, partial(fn, *args, **kwargs))
         ranks.waiting.append(task)
@@ -131,11 +131,11 @@ def start_late(kind: Any) -> None:
     kind._repopulate_pool = start_unless_new
 
 
-def _trains_in(pool: Any, func: Any) -> bool:
+def _trains_in(pool: Any, func: Any, *arguments: Any) -> bool:
     """Return whether a task of a pool of processes trains; if not, start the pool."""
     if isinstance(pool, multiprocessing.pool.ThreadPool):
         return False
-    if trains(func):
+    if trains(func, *arguments):
         return True
     if not pool._pool and pool._state == multiprocessing.pool.RUN:
         pool._repopulate_pool()

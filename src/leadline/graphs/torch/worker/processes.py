@@ -76,7 +76,6 @@ class _Ranks:
         self.session, self.devices = session, session.local_size
         self.waiting: List[Any] = []
         self.ended: Dict[int, bool] = {}
-        self.process = os.getpid()
         session.at_exit.append(self.run_first)
 
     def start_processes(self, fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any) -> Any:
@@ -168,7 +167,7 @@ class _Ranks:
 
         ``in_loop``: The user's innermost loop waits for one process after the other.
         """
-        is_main = threading.current_thread() is threading.main_thread() and os.getpid() == self.process
+        is_main = threading.current_thread() is threading.main_thread() and os.getpid() == self.session.process
         if not self.waiting or not is_main:
             return
         first, *others = self.waiting

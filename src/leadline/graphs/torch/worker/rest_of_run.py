@@ -150,7 +150,7 @@ class RestOfRun:
         if "multiprocessing.util" in sys.modules:  # its proxies connect again
             sys.modules["multiprocessing.util"]._run_after_forkers()
         torch.set_num_threads(1)  # the threads of the traced process are not here
-        self.place, self._session.limit_s = place, float("inf")
+        self.place, self._session.limit_s, self._session.process = place, float("inf"), os.getpid()
         self._call_s = self.recorder.calling_cost_s()
         self._handled_s, self._handled, self._began = self.recorder.handled_s, self.recorder.handled, read_times()
         fake_tensors.GUESSED[0] = bool(self._session.calculates)
@@ -228,6 +228,8 @@ class RestOfRun:
         if len(ended) == 2:
             is_same = ended[0].steps == ended[1].steps
             return CountedRun(found.steps, Guesses.ALIKE if is_same else Guesses.DIFFERENT, found.evaluated)
+        if found.state == ENDED and other is not None and other.state == RUNNING and other.steps <= found.steps:
+            return CountedRun(found.steps, Guesses.ONE, found.evaluated)  # the other one was too slow
         if found.state == FAILED and ended:  # the first may have failed by its guesses
             return CountedRun(ended[0].steps, Guesses.ONE, ended[0].evaluated)
         if found.state == FAILED:
@@ -324,7 +326,8 @@ class RestOfRun:
         """Describe an argument by the shapes of its tensors or of itself; without any, it is described by itself."""
         shape = getattr(value, "shape", None)
         if isinstance(shape, tuple):
-            return type(value), tuple(shape) or value.item()
+            is_number = not shape and callable(getattr(value, "item", None))
+            return type(value), value.item() if is_number else tuple(shape)
         tensors = batch_tensors(value) or batch_tensors(getattr(value, "__dict__", {}))
         shapes: List[Any] = [tuple(tensor.shape) for tensor in tensors]
         if not shapes:

@@ -8,6 +8,7 @@ from leadline.graphs.torch.worker.expressions import (
     assigned_names,
     called_name,
     evaluate,
+    own_statements,
     source_text,
     target_name,
 )
@@ -15,12 +16,13 @@ from leadline.graphs.torch.worker.loop_bounds import (
     breaks_now,
     find_comparison,
     holds_line,
-    own_statements,
     read_setting,
 )
 
 STEADY = {"isinstance", "hasattr", "callable", "is_available", "is_initialized", "get_rank", "get_world_size", "int"}
 """Functions that return the same in each pass."""
+
+ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 def early_end(loop: Any, frame: Any) -> str:
@@ -43,8 +45,8 @@ def early_end(loop: Any, frame: Any) -> str:
 def skipped_by(loop: Any, frame: Any) -> str:
     """Return the first condition, with its line, by which only the run decides that a pass makes no step, or nothing.
 
-    It is one for a ``continue`` above the current line on what the pass computes, or one around the line that asks an
-    object, as ``if len(memory) > batch_size`` does.
+    It is one for a ``continue`` above the current line on what the pass computes, or one around the line that compares
+    it, as ``if seen - last_step >= wait`` does, or asks an object, as ``if len(memory) > batch_size`` does.
     """
     changed = set(assigned_names(loop.body))
     for node in own_statements(loop.body):
@@ -55,8 +57,11 @@ def skipped_by(loop: Any, frame: Any) -> str:
         has_call = any(isinstance(part, ast.Call) and called_name(part) not in STEADY for part in parts)
         is_periodic = any(isinstance(part, ast.Mod) for part in parts)
         is_above = isinstance(node.body[-1], ast.Continue) and (node.end_lineno or 0) < frame.f_lineno
-        asks = holds_line(node.body, frame.f_lineno) and has_call and isinstance(node.test, (ast.Compare, ast.Call))
-        if not is_periodic and ((is_above and not changed.isdisjoint(names)) or asks):
+        is_around = holds_line(node.body, frame.f_lineno)
+        asks = has_call and isinstance(node.test, (ast.Compare, ast.Call))
+        compares = isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ORDERS)
+        depends = not changed.isdisjoint(names)
+        if not is_periodic and ((is_above and depends) or (is_around and (asks or (compares and depends)))):
             return f"`if {source_text(node.test, frame)}` in line {node.lineno}"
     return ""
 

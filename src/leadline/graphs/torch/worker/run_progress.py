@@ -13,7 +13,9 @@ from leadline.graphs.torch.worker.projection import Position, Projection, projec
 GROWTH = 1.25
 """Ratio of the steps at which the loops are read. Reading takes as long as some steps."""
 LEAST = 16
-"""Steps from which it is read: earlier ones may warm up."""
+"""Steps from which it is read: earlier ones may warm up, unless they are slow."""
+SLOW_S = 4.0
+"""Processor seconds after which fewer steps are slow."""
 SELDOM_S = 0.5
 """Processor seconds after which it is read in any case."""
 
@@ -33,7 +35,7 @@ class RunProgress:
 
     def is_due(self, steps: int, used_s: float) -> bool:
         """Return whether the loops are to be read at this step."""
-        return steps >= self._next or (steps >= LEAST and used_s >= self._next_s)
+        return steps >= self._next or (used_s >= self._next_s and (steps >= LEAST or used_s >= SLOW_S))
 
     def add(self, steps: int, used_s: float, script_folder: str) -> None:
         """Add the position of a step, which runs now.

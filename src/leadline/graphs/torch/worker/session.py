@@ -178,6 +178,7 @@ class TraceSession:
         counted: The steps of the whole run, once they are counted.
         caches_refused: The kernel refuses to write caches below the home folder.
         world_size: Processes of the job; ``local_size``: those on this node.
+        process: Number of the process that runs the script: the traced one, or a fork that counts its steps.
         began: Clocks when the trace began.
         limit_s: Time that the script may use, without waiting for a processor; a hang uses it up, too.
         stopped_at: Line of the user's code at which the trace ended by its time limit, or because the script waits.
@@ -201,6 +202,7 @@ class TraceSession:
     caches_refused: bool = False
     world_size: int = 1
     local_size: int = 1
+    process: int = field(default_factory=os.getpid)
     began: ThreadTimes = field(default_factory=read_times)
     limit_s: float = float("inf")
     stopped_at: Optional[str] = None

@@ -30,6 +30,8 @@ LATE_STEPS = 2
 EVALUATION_BATCHES = 2
 """Batches of each evaluation loader."""
 EVALUATION_S = 30.0
+MORE_STEPS = 3
+"""Steps after the third for one before which the script did not evaluate the model."""
 WORKER_SETTINGS = (
     "num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "pin_memory",
     "pin_memory_device",
@@ -62,6 +64,8 @@ class StepWatcher:
         self.ended = self.called_between = False
         """The training loader gave no more batch, and a module was called after that."""
         self.read = 0
+        self.is_evaluated = False
+        """The model was called for an evaluation since the last step."""
         self.loads: Dict[str, List[MeasuredLoad]] = {name: [] for name in (TRAINING, EVALUATION, INFERENCE)}
         self.step_loads: List[int] = []
         """Training batches that were loaded when each step ended."""
@@ -154,7 +158,10 @@ class StepWatcher:
         self.work.end_step(self._loaded_s(TRAINING), loop_hooks.step_periods())
         self.closed += 1
         read, self.read = self.read, len(self.loads[INFERENCE])
-        is_pure = self.read == read and not self.batches.is_partial  # no evaluation came before the step
+        # no evaluation came before the step
+        is_pure = self.read == read and not (self.is_evaluated or self.batches.is_partial)
+        goes_on = self.is_evaluated and count < STEPS + MORE_STEPS
+        self.is_evaluated = False
         if count == 1:
             # Steps that ended before this optimizer joined were only a part.
             self.first, self.steady = window if self.closed == 1 else None, None
@@ -162,7 +169,7 @@ class StepWatcher:
             self.steady = window  # the first one spans two steps of an optimizer that may not be the only one
         if count >= STEPS:
             self.rest.begin()
-        if count >= STEPS and not (waiting or self.rest.is_fork):
+        if count >= STEPS and not (waiting or goes_on or self.rest.is_fork):
             if self.batches.sizes_differ:
                 self.batches.plan_after(count)
             else:
@@ -255,10 +262,19 @@ class StepWatcher:
                 if not self.depth:
                     self.work.in_modules_s += self.recorder.host_s - host_s
                 self.called_between |= self.ended
+                self.is_evaluated |= not (self.depth or module.training or torch.is_grad_enabled()) and self._trains(
+                    module
+                )
                 if self.depth == 0 and not self.backwards and not self.optimizers:
                     self._after_call(module)
 
         torch.nn.Module.__call__ = call
+
+    def _trains(self, module: Any) -> bool:
+        """Return whether an optimizer has a parameter of a module."""
+        parameter = next((each for each in module.parameters() if each.requires_grad), None)
+        groups = [group["params"] for optimizer in self.optimizers for group in optimizer.param_groups]
+        return parameter is not None and any(each is parameter for group in groups for each in group)
 
     def _is_early(self) -> bool:
         """Return whether a call is outside training, and in no step that is kept, which is the third."""

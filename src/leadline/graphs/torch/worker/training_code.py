@@ -1,9 +1,10 @@
 """Tell by their code which functions of a script train: those are ranks when processes run them."""
 
+import functools
 import sys
 import types
 from pathlib import Path
-from typing import Any, Iterator, List, Set
+from typing import Any, Iterator, List, Sequence, Set
 
 from leadline.graphs.torch.worker.libraries import is_user_file
 
@@ -16,10 +17,14 @@ def script_folder() -> str:
     return str(Path(sys.argv[0]).absolute().parent)
 
 
-def trains(target: Any) -> bool:
-    """Return whether a function of the user, or one that it calls, names what only training uses."""
+def trains(target: Any, *arguments: Any) -> bool:
+    """Return whether a function of the user, or one that it calls, names what only training uses.
+
+    It may call its ``arguments``, the elements of lists among them, and their methods.
+    """
     folder, visited = script_folder(), set()
-    queue = [getattr(target, "func", target), *getattr(target, "args", ())]  # functools.partial
+    queue = list(_parts([target, *arguments]))
+    kinds = [type(part) for part in queue]
     while queue:
         function = queue.pop()
         code = getattr(getattr(function, "__func__", function), "__code__", None)
@@ -29,8 +34,19 @@ def trains(target: Any) -> bool:
         names = set(_names(code))
         if names & TRAINING_NAMES:
             return True
-        queue += _callees(function, names)
+        queue += _callees(function, names, kinds)
     return False
+
+
+def _parts(values: Sequence[Any]) -> Iterator[Any]:
+    """Yield values, those that a ``functools.partial`` holds in place of itself, and the first element of a list."""
+    for value in values:
+        if isinstance(value, functools.partial):
+            yield from _parts([value.func, *value.args, *value.keywords.values()])
+        elif isinstance(value, (list, tuple)):
+            yield from _parts(value[:1])
+        else:
+            yield value
 
 
 def _names(code: Any) -> Iterator[str]:
@@ -40,9 +56,9 @@ def _names(code: Any) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _callees(function: Any, names: Set[str]) -> List[Any]:
-    """Return the functions, methods and classes' methods that a function may call by these names."""
-    owners: List[Any] = [getattr(function, "__self__", None)]
+def _callees(function: Any, names: Set[str], kinds: Sequence[type]) -> List[Any]:
+    """Return the functions, the methods, also of other ``kinds``, and those of classes that these names may call."""
+    owners: List[Any] = [getattr(function, "__self__", None), *kinds]
     global_names = getattr(getattr(function, "__func__", function), "__globals__", {})
     values = [global_names[name] for name in names if name in global_names]
     owners += [value for value in values if isinstance(value, types.ModuleType)]
