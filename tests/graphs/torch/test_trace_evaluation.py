@@ -176,8 +176,41 @@ for step in range(100):
 def test_a_step_before_which_the_model_is_evaluated_stands_for_no_other(tmp_path):
     kept, others = (trace(tmp_path, EARLY.replace("CONDITION", when)) for when in ("step in (0, 1, 10)", "step > 99"))
     assert [op for op in kept.step.ops if op.flops] == [op for op in others.step.ops if op.flops]
+    assert max(op.flops for op in kept.evaluation.ops) == 2 * 6000 * 16 * 16
+    assert (kept.loop.evaluation_batches_per_epoch, others.loop.evaluation_batches_per_epoch) == (3, None)
+    assert others.evaluation is None
 
 
 def test_a_step_after_each_of_which_the_model_is_evaluated_has_that(tmp_path):
     job = trace(tmp_path, EARLY.replace("CONDITION", "step >= 0"))
     assert max(op.flops for op in job.step.ops) == 2 * 6000 * 16 * 16
+    assert job.evaluation is None
+
+
+@pytest.mark.usefixtures("_only_read")
+@pytest.mark.parametrize(
+    ("condition", "batches", "note"),
+    [
+        ("step % 20 == 0", 5, "the loop evaluates every 20 steps"),
+        ("step in (0, 7)", None, "evaluation is not counted: how often the model is called for it is unknown"),
+    ],
+)
+def test_an_evaluation_without_a_loader_has_the_period_that_its_condition_tells(tmp_path, condition, batches, note):
+    job = trace(tmp_path, EARLY.replace("CONDITION", condition))
+    assert job.loop.evaluation_batches_per_epoch == batches
+    assert note in job.notes
+
+
+def test_an_evaluation_before_the_first_step_tells_its_calls(tmp_path):
+    code = EARLY.replace("if CONDITION:", "if False:").replace(
+        "    model.train()\n",
+        """    if step % 25 == 0:
+        model.eval()
+        with torch.no_grad():
+            for _ in range(8): model(held)
+    model.train()
+""",
+    )
+    job = trace(tmp_path, code)
+    assert job.loop.evaluation_batches_per_epoch == 32
+    assert max(op.flops for op in job.evaluation.ops) == 2 * 6000 * 16 * 16

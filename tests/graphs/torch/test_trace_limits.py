@@ -210,6 +210,7 @@ for _ in range(3):
     assert any("assumed to be as long in each pass of `clients`" in note for note in job.notes)
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_phases_that_a_counter_goes_through_train_once(tmp_path):
     phases = """
 runs, place = ["train", "test"], 0

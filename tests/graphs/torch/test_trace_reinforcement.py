@@ -174,6 +174,7 @@ for episode in range(50):
 """
 
 
+@pytest.mark.usefixtures("_only_read")
 def test_episodes_before_the_first_update_have_no_steps_and_their_condition_is_a_note(tmp_path):
     job = trace_code(tmp_path, WARMING + "    if len(memory) > 100:\n        train()\n")
     assert job.loop.steps_per_epoch * job.loop.epochs == 450

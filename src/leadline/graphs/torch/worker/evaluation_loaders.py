@@ -27,6 +27,12 @@ def evaluation_batches(
             notes.append(f"the loop {first}evaluates every {every} steps")
             return float(batches * steps_per_epoch / every)
         return batches
+    if observed.evaluation_calls:
+        if observed.evaluation_period and steps_per_epoch:
+            notes.append(f"the loop evaluates every {observed.evaluation_period} steps")
+            return float(observed.evaluation_calls * steps_per_epoch / observed.evaluation_period)
+        notes.append("evaluation is not counted: how often the model is called for it is unknown")
+        return None
     data = {id(getattr(loader, "dataset", None)) for loader in training_loaders}
     for loader in others:
         name = observed.loader_names.get(id(loader), "")

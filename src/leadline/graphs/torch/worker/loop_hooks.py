@@ -21,7 +21,7 @@ from leadline.graphs.torch.worker.later_loops import later_training, replaced_lo
 from leadline.graphs.torch.worker.libraries import library_frames, record_preloaded, user_frames
 from leadline.graphs.torch.worker.loop_facts import infer_loop_facts
 from leadline.graphs.torch.worker.loop_observations import LoopObservations, WatchedStep
-from leadline.graphs.torch.worker.loop_periods import read_periods
+from leadline.graphs.torch.worker.loop_periods import period_around, read_periods
 from leadline.graphs.torch.worker.loop_roles import reads_endlessly
 from leadline.graphs.torch.worker.loops import enclosing_loops, loops_of
 from leadline.graphs.torch.worker.session import call_after
@@ -76,6 +76,17 @@ def expects_evaluation() -> bool:
 def step_periods() -> List[int]:
     """Return the periods of what the loop around the current step does in every so many passes."""
     return [] if _watch is None else read_periods(_watch.folder)
+
+
+def period_of_call() -> int:
+    """Return N of a condition ``... % N`` of the user around the current call, zero without one."""
+    return 0 if _watch is None else period_around(_watch.folder)
+
+
+def record_evaluation_calls(number: int, period: int) -> None:
+    """Record that the script evaluates by calls without a loader, and every how many steps, zero if that is unknown."""
+    if _watch is not None:
+        _watch.evaluation_calls, _watch.evaluation_period = number, period
 
 
 def _record_loader(watch: LoopObservations, _: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

@@ -38,6 +38,8 @@ class LoopObservations:
         self.evaluated: List[int] = []
         self.steps_to_evaluation: Optional[int] = None
         """Steps before the first evaluation, if the loop over the training batches evaluates."""
+        self.evaluation_calls = 0
+        """Calls of the model in an evaluation without a loader."""
         self.evaluation_period = 0
         """Passes of that loop between evaluations, as its condition says; zero without one."""
         self.later = ""

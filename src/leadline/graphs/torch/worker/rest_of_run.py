@@ -89,8 +89,8 @@ class RestOfRun:
         self.place: Optional[int] = None
         """Which of the forks this process is."""
         self.counts = StepCounts()
-        self.evaluated = 0
-        """Batches of loaders that were read without gradients after a first step."""
+        self.evaluated = self.called = 0
+        """Batches of loaders that were read without gradients after a first step, and calls of models in evaluation."""
         self._passed_s = self.slept_s = self._handled_s = self._call_s = self._work_s = 0.0
         """Seconds of loading and of calls that did not run, those that the script would sleep, those of operations
         before the fork, and those of a call of an operation besides them."""
@@ -183,7 +183,7 @@ class RestOfRun:
             self._work_s = needed_s + self.slept_s - self._passed_s - traced_s
             self._work_steps = total or 0
         guessed, used_s = fake_tensors.GUESSED[0], time.process_time()
-        made = UNCLEAR if total is None else total, self.evaluated
+        made = UNCLEAR if total is None else total, self.evaluated or self.called
         values = state, *made, guessed, used_s, self._work_s, self._work_steps, self._course.rounds
         limits = (self._course.projection if total is not None else None) or (0.0, 0.0, 0.0)
         FIELDS.pack_into(self._fields, (self.place or 0) * FIELDS.size, *values, *limits)
@@ -302,6 +302,7 @@ class RestOfRun:
         """Return a result of the shapes that a module gave for such arguments before."""
         if self._is_within:  # by the values of its arguments, a part may give another shape
             return original(module, *args, **kwargs)
+        self.called += self.called > 0 and not (module.training or torch.is_grad_enabled())
         with self.passing():
             call = describe_call(module, args, kwargs, self._describe)
             known = self._results.get(call)

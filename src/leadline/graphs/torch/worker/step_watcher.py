@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from leadline.graphs.torch.worker import loop_hooks, trainers
 from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes, set_up_worker
 from leadline.graphs.torch.worker.ended_runs import CountedRun, Guesses
+from leadline.graphs.torch.worker.evaluation_calls import EvaluationCalls
 from leadline.graphs.torch.worker.limited_loaders import EVALUATION, INFERENCE, TRAINING, LimitedIterator
 from leadline.graphs.torch.worker.load_times import MeasuredLoad, loading_time, loads_per_step
 from leadline.graphs.torch.worker.recorder import Recorder
@@ -64,8 +65,9 @@ class StepWatcher:
         self.ended = self.called_between = False
         """The training loader gave no more batch, and a module was called after that."""
         self.read = 0
-        self.is_evaluated = False
-        """The model was called for an evaluation since the last step."""
+        self.evaluations = EvaluationCalls(recorder)
+        self.is_pure = False
+        """No evaluation came before the steady step."""
         self.loads: Dict[str, List[MeasuredLoad]] = {name: [] for name in (TRAINING, EVALUATION, INFERENCE)}
         self.step_loads: List[int] = []
         """Training batches that were loaded when each step ended."""
@@ -103,6 +105,9 @@ class StepWatcher:
             self.steady = self.steady or first
         if self.evaluating and self.evaluated and self.evaluation is None:
             self.evaluation = self.recorder.cut()
+        if self.evaluation is None and self.is_pure and self.evaluations.largest is not None:
+            self.evaluation = self.evaluations.largest
+            loop_hooks.record_evaluation_calls(self.evaluations.number, self.evaluations.period)
         return self.steady or self.called
 
     def loading(self) -> Dict[str, Any]:
@@ -158,17 +163,18 @@ class StepWatcher:
         self.work.end_step(self._loaded_s(TRAINING), loop_hooks.step_periods())
         self.closed += 1
         read, self.read = self.read, len(self.loads[INFERENCE])
-        # no evaluation came before the step
-        is_pure = self.read == read and not (self.is_evaluated or self.batches.is_partial)
-        goes_on = self.is_evaluated and count < STEPS + MORE_STEPS
-        self.is_evaluated = False
+        is_evaluated = self.evaluations.end_step()
+        is_pure = self.read == read and not (is_evaluated or self.batches.is_partial)  # no evaluation came before it
         if count == 1:
             # Steps that ended before this optimizer joined were only a part.
             self.first, self.steady = window if self.closed == 1 else None, None
         elif self.closed > 1 and (self.steady is None or is_pure):
-            self.steady = window  # the first one spans two steps of an optimizer that may not be the only one
+            # The first one spans two steps of an optimizer that may not be the only one.
+            self.steady, self.is_pure = window, is_pure
         if count >= STEPS:
+            self.rest.called = self.evaluations.made
             self.rest.begin()
+        goes_on = is_evaluated and not self.is_pure and count < STEPS + MORE_STEPS
         if count >= STEPS and not (waiting or goes_on or self.rest.is_fork):
             if self.batches.sizes_differ:
                 self.batches.plan_after(count)
@@ -245,11 +251,14 @@ class StepWatcher:
             if self.rest.is_fork:
                 return self.rest.call(original, module, args, kwargs)
             self.session.record_startup_cost()
+            is_evaluation = bool(self.optimizers and not self.depth) and self.evaluations.count(module)
             kind = self.repeated.describe(module, args, kwargs) if self._is_early() else None
             alike = SAMPLED if self.backwards else ALIKE
             known = self.repeated.answer(kind, module, alike) if kind is not None else None
             if known is not None:
                 return known[0]
+            if is_evaluation:
+                self.evaluations.begin()
             self.depth += 1
             host_s = self.recorder.host_s
             try:
@@ -259,22 +268,15 @@ class StepWatcher:
                 return result
             finally:
                 self.depth -= 1
+                if is_evaluation:
+                    self.evaluations.end()
                 if not self.depth:
                     self.work.in_modules_s += self.recorder.host_s - host_s
                 self.called_between |= self.ended
-                self.is_evaluated |= not (self.depth or module.training or torch.is_grad_enabled()) and self._trains(
-                    module
-                )
                 if self.depth == 0 and not self.backwards and not self.optimizers:
                     self._after_call(module)
 
         torch.nn.Module.__call__ = call
-
-    def _trains(self, module: Any) -> bool:
-        """Return whether an optimizer has a parameter of a module."""
-        parameter = next((each for each in module.parameters() if each.requires_grad), None)
-        groups = [group["params"] for optimizer in self.optimizers for group in optimizer.param_groups]
-        return parameter is not None and any(each is parameter for group in groups for each in group)
 
     def _is_early(self) -> bool:
         """Return whether a call is outside training, and in no step that is kept, which is the third."""
