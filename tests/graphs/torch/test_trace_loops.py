@@ -70,6 +70,7 @@ for loader in Epochs():
 """,
             30,
         ),
+        ("def trange(n, desc):\n    return range(n)\nfor i in trange(14, desc='steps'): step(torch.rand(2, 4))\n", 14),
         (
             """
 def counted(loader):
@@ -287,6 +288,9 @@ for epoch in range(3):
         "next",
         "until the end",
         "zip",
+        "generator that may end",
+        "trange",
+        "zip with an endless generator",
         "cycle",
         "generator",
         "no end",

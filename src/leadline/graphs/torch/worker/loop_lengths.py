@@ -114,7 +114,7 @@ def _zipped(iterable: Any) -> List[Any]:
 def unwrap(iterable: Any, target: Any) -> Tuple[Any, Any]:
     """Return the iterable within its wrappers, and the target of its elements, ``None`` if that is not known."""
     if isinstance(iterable, ast.Call) and called_name(iterable) == "trange" and iterable.args:
-        iterable = ast.Call(func=ast.Name("range"), args=iterable.args, keywords=[])
+        iterable = ast.copy_location(ast.Call(func=ast.Name("range"), args=iterable.args, keywords=[]), iterable)
     while isinstance(iterable, ast.Call):
         if called_name(iterable) == "as_numpy_iterator" and isinstance(iterable.func, ast.Attribute):
             iterable = iterable.func.value
