@@ -75,7 +75,7 @@ CORPUS: tuple[Script, ...] = (
     Script("manual_linear", "tensors with requires_grad and no module, w -= lr * w.grad, full batch",
            (), None, 200, 1, 2048),
     Script("char_gpt", "batches cut from a memmap, accumulation, fused AdamW, tied weights, attention, while True",
-           ("--max_iters", "6"), 12, 7, 1, 106_880, accumulation=2, same_on_cpu=True),
+           ("--max_iters", "6"), 12, 7, 1, 106_880, accumulation=2, evaluation_batches=10, same_on_cpu=True),
     Script("imagenet_main", "--dummy data, meters that format tensors, DataParallel, checkpoint files, depthwise CNN",
            ("--dummy", "--epochs", "2"), 8, 8, 2, 118_304, samples=64, evaluation_batches=2, workers=2,
            same_on_cpu=True),

@@ -43,6 +43,8 @@ def test_the_facts_after_three_steps_agree_with_the_table_and_the_whole_run(real
         "samples": facts.get("samples"),
         "evaluation_batches": facts["evaluation_batches_per_epoch"],
     }
+    if script.samples is None:  # calls of the model without a loader are not counted by these hooks
+        del inferred["evaluation_batches"]
     assert {name: getattr(script, name) for name in inferred} == inferred
     assert facts["parameters"] in (script.parameters, script.parameters + script.frozen)  # an average may be trainable
     assert facts["notes"]
