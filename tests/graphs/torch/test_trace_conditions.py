@@ -104,3 +104,18 @@ def test_a_loss_is_assumed_to_be_finite(tmp_path, bad):
     job = trace(tmp_path, f"for step in range(9):\n    loss = net(x).sum()\n    {skip}        optimizer.step()\n")
     assert job.loop.steps_per_epoch == 9
     assert not any("assumed" in note for note in job.notes)
+
+
+def test_a_thread_of_the_script_reads_a_number(tmp_path):
+    loop = """
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor() as pool:
+    for step in range(9):
+        loss = net(x).mean()
+        loss.backward()
+        optimizer.step()
+        assert isinstance(pool.submit(float, loss.detach()).result(), float)
+"""
+    job = trace(tmp_path, loop)
+    assert (job.loop.steps_per_epoch, job.step.parameters) == (9, 272)
+    assert not any("simulated device" in note for note in job.notes)

@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map
 
 from leadline.graphs.torch.worker import scratch
+from leadline.graphs.torch.worker.fake_tensors import scalar_value
 from leadline.graphs.torch.worker.session import TraceSession
 
 
@@ -39,6 +40,7 @@ def install_patches(session: TraceSession) -> None:
     _iterate_lbfgs(session)
     _default_norm_axis()
     _accept_byte_classes()
+    _read_numbers_in_threads()
     torch.inference_mode = torch.autograd.grad_mode.inference_mode = _inference_mode
     # Dispatch modes belong to one thread, so backward must run on the thread that records.
     torch.autograd.set_multithreading_enabled(False)
@@ -49,6 +51,12 @@ def install_patches(session: TraceSession) -> None:
     torch.autograd.set_detect_anomaly = torch.autograd.anomaly_mode.set_detect_anomaly
     if hasattr(torch.backends, "mha"):  # since 2.3
         torch.backends.mha.set_fastpath_enabled(False)
+
+
+def _read_numbers_in_threads() -> None:
+    """Let ``float(loss)`` work in other threads, as those of Keras's callbacks, in which the recorder is not active."""
+    rules: Any = getattr(torch._subclasses.fake_impls, "op_implementations_dict", {})  # a list in early versions
+    rules[torch.ops.aten._local_scalar_dense.default] = lambda _, __, tensor: scalar_value(tensor)
 
 
 def _inference_mode(mode: Any = True) -> Any:
