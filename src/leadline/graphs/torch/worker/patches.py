@@ -55,7 +55,8 @@ def install_patches(session: TraceSession) -> None:
 
 def _read_numbers_in_threads() -> None:
     """Let ``float(loss)`` work in other threads, as those of Keras's callbacks, in which the recorder is not active."""
-    rules: Any = getattr(torch._subclasses.fake_impls, "op_implementations_dict", {})  # a list in early versions
+    module = getattr(torch._subclasses, "fake_impls", None)
+    rules: Any = getattr(module, "op_implementations_dict", {})  # a list in early versions
     rules[torch.ops.aten._local_scalar_dense.default] = lambda _, __, tensor: scalar_value(tensor)
 
 
