@@ -12,6 +12,7 @@ import math
 import os
 import shlex
 import sys
+import threading
 import types
 import weakref
 from importlib.abc import Loader
@@ -57,7 +58,15 @@ def _read_numbers_in_threads() -> None:
     """Let ``float(loss)`` work in other threads, as those of Keras's callbacks, in which the recorder is not active."""
     module = getattr(torch._subclasses, "fake_impls", None)
     rules: Any = getattr(module, "op_implementations_dict", {})  # a list in early versions
-    rules[torch.ops.aten._local_scalar_dense.default] = lambda _, __, tensor: scalar_value(tensor)
+    func = torch.ops.aten._local_scalar_dense.default
+    original = rules.get(func)
+
+    def read(mode: Any, func: Any, tensor: Any) -> Any:
+        is_recorded = threading.current_thread() is threading.main_thread()  # it has rules of its own
+        return original(mode, func, tensor) if is_recorded else scalar_value(tensor)
+
+    if original is not None:
+        rules[func] = read
 
 
 def _inference_mode(mode: Any = True) -> Any:
