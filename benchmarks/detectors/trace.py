@@ -70,10 +70,10 @@ def begin() -> None:
     import torch  # noqa: PLC0415
 
     from benchmarks.detectors import compiled_ops, detectron2_model, older_torch  # noqa: PLC0415
-    from leadline.graphs.torch.worker import patches  # noqa: PLC0415
+    from leadline.graphs.torch.worker import compiler, patches  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    patches.postpone_compiler()
+    compiler.postpone_compiler()
     patches.define_torchvision_ops()
     patches.define_torchvision_ops = lambda: None
     compiled_ops.install()

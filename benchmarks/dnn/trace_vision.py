@@ -64,10 +64,10 @@ def _begin() -> None:
     """Import what every traced model needs; each model is then traced in a fork."""
     import torch  # noqa: PLC0415 - the tracer's own imports, in its own order
 
-    from leadline.graphs.torch.worker import patches  # noqa: PLC0415
+    from leadline.graphs.torch.worker import compiler, patches  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    patches.postpone_compiler()
+    compiler.postpone_compiler()
     patches.define_torchvision_ops()
     patches.define_torchvision_ops = lambda: None
     import timm  # noqa: PLC0415, F401 - after torchvision's ops are there

@@ -20,8 +20,8 @@ import os, sys
 from pathlib import Path
 import torch
 from benchmarks.forked_trace import trace_in_forks
-from leadline.graphs.torch.worker import patches
-patches.postpone_compiler()
+from leadline.graphs.torch.worker import compiler
+compiler.postpone_compiler()
 folder = Path(sys.argv[1])
 for name in ("good", "bad"):
     trace_in_forks(folder / f"{name}.json", folder / f"{name}.py", (2, 3, 4, 4), timeout_s=60.0,

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -120,8 +121,8 @@ def time_kernels(cases: list[KernelCase], watch: Stopwatch, budget_s: float, pro
     """
     until = time.perf_counter() + budget_s
     first_until = until - REPEAT_SHARE * budget_s
-    timed: list[tuple[KernelCase, KernelTiming]] = []
-    interrupted: list[int] = []
+    timings: list[KernelTiming] = []
+    interrupted: dict[int, KernelCase] = {}
     for number, case in enumerate(cases):
         if time.perf_counter() > first_until:
             break
@@ -131,22 +132,20 @@ def time_kernels(cases: list[KernelCase], watch: Stopwatch, budget_s: float, pro
         elapsed_s = _elapsed(case, watch)
         if elapsed_s is not None:
             if watch.interruptions:
-                interrupted.append(len(timed))
-            timing = KernelTiming(case.kind, case.dtype, case.dims, elapsed_s, case.flops, case.bytes_moved)
-            timed.append((case, timing))
-    timings = [timing for _, timing in timed]
+                interrupted[len(timings)] = case
+            timings.append(KernelTiming(case.kind, case.dtype, case.dims, elapsed_s, case.flops, case.bytes_moved))
     watch.call_budget_s = 0.02
     for place in most_delayed(timings, interrupted):
         if time.perf_counter() > until:
             break
         progress(timings[place].kind, len(cases), len(cases))
-        again_s = _elapsed(timed[place][0], watch)
+        again_s = _elapsed(interrupted[place], watch)
         if again_s is not None:
             timings[place] = replace(timings[place], elapsed_s=min(again_s, timings[place].elapsed_s))
     return timings
 
 
-def most_delayed(timings: list[KernelTiming], places: list[int]) -> list[int]:
+def most_delayed(timings: list[KernelTiming], places: Iterable[int]) -> list[int]:
     """Return ``places``, those first whose timing is the longest for what the kernel calculates and moves.
 
     A product on two threads waits for both. Where another process holds one of the cores, a call of a microsecond takes

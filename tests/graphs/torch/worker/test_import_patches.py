@@ -13,8 +13,8 @@ SOURCES = str(Path(__file__).parents[4] / "src")
 
 POSTPONED = """
 import sys, types, torch
-from leadline.graphs.torch.worker import patches
-patches.postpone_compiler()
+from leadline.graphs.torch.worker import compiler
+compiler.postpone_compiler()
 from torch._subclasses.fake_tensor import FakeTensorMode
 with FakeTensorMode():
     torch.ones(3) + 1
@@ -48,10 +48,10 @@ def test_the_compiler_loads_on_first_use(use, tmp_path):
 
 PREPARED = """
 import sys, torch
-from leadline.graphs.torch.worker import patches, main
+from leadline.graphs.torch.worker import compiler
 from leadline.graphs.torch.worker.session import TraceSession
-patches.postpone_compiler()
-from leadline.graphs.torch.worker import fake_tensors
+compiler.postpone_compiler()
+from leadline.graphs.torch.worker import fake_tensors, main, patches
 if "{policy}" == "cuda":
     fake_tensors.claim_device(spare=True)
 patches.define_torchvision_ops()

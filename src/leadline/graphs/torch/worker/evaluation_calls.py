@@ -20,17 +20,18 @@ class EvaluationCalls:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._began: Optional[Tuple[int, List[Tuple[int, int]]]] = None
-        self._since_step = 0
+        self._since_step = self._moved = 0
         self.largest: Optional[TraceWindow] = None
         self.made = self.number = self.period = 0
 
     def count(self, module: Any) -> bool:
         """Count a call if it is one of an evaluation, and return whether it is."""
-        if module.training or torch.is_grad_enabled() or not trains(module, self._recorder.optimizers):
+        if module.training or torch.is_grad_enabled() or not is_trained(module, self._recorder.optimizers):
             return False
         self.made += 1
         self._since_step += 1
-        self.period = self.period or loop_hooks.period_of_call()
+        if self._since_step == 1 and not self.period:  # the others are of the same evaluation
+            self.period = loop_hooks.period_of_call()
         return True
 
     def begin(self) -> None:
@@ -43,10 +44,11 @@ class EvaluationCalls:
         whole, call = self._recorder.window, TraceWindow(first, held)
         call.ops = whole.ops[max(first - whole.first, 0) :]
         call.events = [event for event in whole.events if event[0] >= first]
-        weights = (reference() for reference in self._recorder.parameters)
-        call.parameters, call.parameter_bytes = count_weights(weights, self._recorder.live)
-        if call.ops and (self.largest is None or moved_bytes(call) > moved_bytes(self.largest)):
-            self.largest = call
+        moved = moved_bytes(call)
+        if moved > self._moved:
+            self.largest, self._moved = call, moved
+            weights = (reference() for reference in self._recorder.parameters)
+            call.parameters, call.parameter_bytes = count_weights(weights, self._recorder.live)
 
     def end_step(self) -> bool:
         """Return whether the model was evaluated since the last step."""
@@ -55,7 +57,7 @@ class EvaluationCalls:
         return number > 0
 
 
-def trains(module: Any, optimizers: List[Any]) -> bool:
+def is_trained(module: Any, optimizers: List[Any]) -> bool:
     """Return whether an optimizer has a parameter of a module."""
     parameter = next((each for each in module.parameters() if each.requires_grad), None)
     groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]

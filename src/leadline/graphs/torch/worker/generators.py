@@ -44,7 +44,7 @@ def count_yields(node: Any, frame: Any, count_passes: Callable[[Any, Any], Optio
 def early_end_of(node: Any, frame: Any) -> str:
     """Return the condition that may end a generator before it has yielded as often as it was counted, or nothing."""
     try:
-        return _early_ends.get(_state(node, frame)[0], "")
+        return _early_ends.get(_state(node, frame)[0], "") if _early_ends else ""
     except (UnreadableExpression, TypeError, ValueError):
         return ""
 
@@ -78,7 +78,7 @@ def _count(
     loops = [node for node in ast.walk(function) if isinstance(node, (ast.For, ast.While))]
     if any(break_bound(loop, state) is not None for loop in loops):
         return None  # the last pass may yield or not
-    _early_ends[code] = next(filter(None, (early_end(loop, state) for loop in loops)), "")
+    _early_ends.update((code, end) for end in (early_end(loop, state) for loop in loops) if end)
     return count
 
 

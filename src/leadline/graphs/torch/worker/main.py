@@ -91,10 +91,10 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
         reason = f"{sys.executable} has no torch: name the Python that the job runs with"
         return {"failure": {"reason": reason, "retry": JAX if importlib.util.find_spec(JAX) else None}}
     session.framework_s = time.process_time() - before_s
-    from leadline.graphs.torch.worker import patches, scratch
+    from leadline.graphs.torch.worker import compiler
 
-    patches.postpone_compiler()  # before anything below loads the compiler
-    from leadline.graphs.torch.worker import fake_tensors
+    compiler.postpone_compiler()  # before anything below loads the compiler
+    from leadline.graphs.torch.worker import fake_tensors, patches, scratch
 
     if session.policy == "cuda":
         fake_tensors.claim_device(spare="spare device" not in request.get("without", ()))
